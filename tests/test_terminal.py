@@ -115,6 +115,38 @@ def test_trainers_at_the_same_time_are_compared_whoever_is_ahead(ahead: str) -> 
     assert second == f"epoch 2/2  2.0 s, 32 examples/s, {whose}weight gap 1.0e+00 (norm) since epoch 2, step 1"
 
 
+def test_trainers_at_the_same_time_share_a_line_per_epoch_with_the_gap() -> None:
+    out = io.StringIO()
+    names = ("fit", "my-loop")
+    gap = RunningGap("fit", together=names)
+    bars = {name: TrainerProgress(Console(file=out, width=200), name, range(1, 4), 2, 32, gap) for name in names}
+    for record in (*records_of(1), *records_of(2), *records_of(3)):
+        bars["fit"](record)
+    assert out.getvalue() == "", "the other one is behind"
+    for record in records_of(1):
+        bars["my-loop"](replace(record, logs={"loss": 0.25}) if isinstance(record, EpochRecord) else record)
+    assert out.getvalue().splitlines() == ["fit/my-loop  epoch 1/3  loss -/0.2500  2.0/2.0 s, weights equal"]
+    for record in records_of(2, off=True):
+        bars["my-loop"](record)
+    bars["my-loop"].end()  # which fails in its third epoch
+    assert out.getvalue().splitlines()[1:] == [
+        "fit/my-loop  epoch 2/3  2.0/2.0 s, weight gap 1.0e+00 (norm) since epoch 2, step 1",
+        "fit  epoch 3/3  2.0 s, 32 examples/s",
+    ]
+
+
+@pytest.mark.parametrize("columns", [77, 117])
+def test_bars_below_each_other_have_the_same_length(columns: int) -> None:
+    lines = [
+        progress_line(columns, head, fraction, rate, left, note)
+        for head in ("fit       epoch  9/10", "tutorial  epoch 10/10")
+        for fraction, rate, left in ((0.0, None, None), (0.44, 98.7, 59.0), (0.33, 12345.6, 3599.0))
+        for note in ("", "weights differ", "weights equal", "validating, 12 s", "waiting for the first step, 12 s")
+    ]
+    assert len({line.count("━") + line.count("─") for line in lines}) == 1 and max(map(len, lines)) <= columns
+    assert "weights differ" in lines[6], "80 columns have room for the note"
+
+
 def test_a_watcher_sees_that_weights_are_equal_until_they_differ() -> None:
     shown = printed(terminal=True)
     assert "weights equal" in shown and "left  weights differ" in shown
@@ -145,7 +177,7 @@ def test_a_slow_start_and_a_slow_validation_are_named(monkeypatch: pytest.Monkey
     progress(step)
     now = 4.0
     progress(replace(step, step=2))
-    assert progress.line(79).endswith("  50%      32 ex/s  0:02 left")
+    assert progress.line(79).endswith("  50%      32 ex/s   0:02 left")
     now = 6.5
     assert progress.line(79).endswith("left  validating, 2 s")
     progress(EpochRecord(1, {}, 2.0, 32.0))

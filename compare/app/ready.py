@@ -93,7 +93,8 @@ class Session:
     def progress(self, name: str, epochs: range, gap: RunningGap | None = None, shown: str = "") -> TrainerProgress:
         """The sink that shows the progress of one training."""
         size = self.task.steps_per_epoch, self.task.global_batch_size
-        return progress(self.console, name, epochs, *size, gap, shown)
+        padded = (shown or name).ljust(max(map(len, self.trainers)))
+        return progress(self.console, name, epochs, *size, gap, padded)
 
     def failed(self, name: str, error: Exception) -> None:
         """Record and print that a trainer failed; the others go on."""

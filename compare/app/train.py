@@ -91,6 +91,7 @@ class Listener:
     def end(self, outcome: End | Exception) -> None:
         """Record how the training ended, or print what its trainer raised."""
         self.recorder.flush()
+        self.bar.end()
         if isinstance(outcome, End):
             self.recorder.end(outcome)
         else:
@@ -117,11 +118,15 @@ def listeners_of(
         if at_once is not None:
             at_once(trainer)
 
-    metrics, gap = MetricsFile(session.folder / "metrics.csv"), RunningGap(reference, differs)
-    for name in session.trainers:
-        job = Job(name, seed, name if len(session.options.all_seeds) == 1 else f"{name}, seed {seed}")
-        if not has_finished(session, job):
-            listeners[name] = Listener(session, job, metrics, live(name, seed), gap)
+    metrics = MetricsFile(session.folder / "metrics.csv")
+    jobs = [
+        Job(name, seed, name if len(session.options.all_seeds) == 1 else f"{name}, seed {seed}")
+        for name in session.trainers
+    ]
+    left = [job for job in jobs if not has_finished(session, job)]
+    gap = RunningGap(reference, differs, () if at_once is None else [job.trainer for job in left])
+    for job in left:
+        listeners[job.trainer] = Listener(session, job, metrics, live(job.trainer, seed), gap)
     return listeners
 
 

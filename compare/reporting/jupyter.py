@@ -90,9 +90,11 @@ class NotebookProgress(TrainerProgress):
         elif isinstance(record, EpochRecord):
             self._show()
 
-    def _end_epoch(self, record: EpochRecord, gap: str) -> None:
+    def _end_epoch(self, record: EpochRecord | None) -> None:
+        if record is None:
+            return
         self._numbers = ", ".join(f"{name} {value:.4f}" for name, value in record.logs.items())
-        self._gap_text = gap
+        self._gap_text = self._gap.at_end_of(record.epoch, self._name)
 
     def _show(self, *, update: bool = True, ended: bool = False) -> None:
         """Shows the line, or replaces it."""
@@ -106,6 +108,6 @@ class NotebookProgress(TrainerProgress):
         texts = [f"epoch {epoch}/{self._epochs[-1]}", self._numbers, self._gap_text, seconds]
         line = " · ".join(printable(text) for text in texts if text)
         bar = f'<progress value="{self._done}" max="{len(self._epochs) * self._steps}" aria-label="steps"></progress> '
-        html = f"<div><strong>{escape(self._trainer)}</strong> {'' if ended else bar}{escape(line)}</div>"
-        content = {"text/plain": f"{self._trainer}  {line}", "text/html": html}
+        html = f"<div><strong>{escape(self._trainer.strip())}</strong> {'' if ended else bar}{escape(line)}</div>"
+        content = {"text/plain": f"{self._trainer.strip()}  {line}", "text/html": html}
         display(content, raw=True, display_id=self._id, update=update)  # type: ignore[no-untyped-call]

@@ -18,8 +18,10 @@ UNLIMITED = 10_000
 SPINNER, FULL, EMPTY = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "━", "─"
 PLAIN = str.maketrans({**dict.fromkeys(SPINNER, "*"), FULL: "#", EMPTY: "-", "…": "~"})
 """The same in ASCII, where the terminal's encoding has no more."""
-NARROWEST_BAR, WIDEST_BAR = 6, 40
+NARROWEST_BAR, WIDEST_BAR = 6, 28
 """Numbers of characters of a bar."""
+USUAL_NOTE = len("weights differ")
+"""The number of characters that a line of progress keeps free for its note."""
 
 
 def console_for(file: TextIO, *, quiet: bool) -> Console:
@@ -80,20 +82,30 @@ def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
 def progress_line(columns: int, head: str, fraction: float, rate: float | None, left: float | None, note: str) -> str:
     """A line with a bar; where there is no room for all, the note goes first, then the rate.
 
-    ``fraction`` is done, from 0 to 1; examples per second and the seconds left are shown if they are known.
+    ``fraction`` is done, from 0 to 1; examples per second and the seconds left are shown if they are known. Lines with
+    heads of the same length have bars of the same length, whatever else they show.
     """
     unit = " examples/s" if columns >= 100 else " ex/s"
-    percent = f"{fraction:4.0%}"
+    percent, room_for_speed, room_for_clock = f"{fraction:4.0%}", 6 + len(unit), 10
     speed = "" if rate is None else f"{rate:>6,.0f}{unit}"
-    clock = "" if left is None else f"{_clock(left):>4} left"
-    for parts in ([percent, speed, clock, note], [percent, speed, clock], [percent, clock], [percent]):
-        rest = "".join(f"  {part}" for part in parts if part)
-        bar = min(columns - len(head) - len(rest) - 2, WIDEST_BAR)
+    clock = "" if left is None else f"{_clock(left):>5} left"
+    room = columns - len(head) - 2
+    for reserved in (
+        [4, room_for_speed, room_for_clock, USUAL_NOTE],
+        [4, room_for_speed, room_for_clock],
+        [4, 10],
+        [4],
+    ):
+        bar = min(room - sum(reserved) - 2 * len(reserved), WIDEST_BAR)
         if bar >= NARROWEST_BAR:
             break
     else:
         bar = NARROWEST_BAR
-        head = _shortened(head, columns - bar - len(rest) - 2)
+        head = _shortened(head, columns - bar - 4 - 4)
+    for parts in ([percent, speed, clock, note], [percent, speed, clock], [percent, clock], [percent]):
+        rest = "".join(f"  {part}" for part in parts if part)
+        if bar + len(rest) <= room:
+            break
     done = int(bar * fraction)
     return f"{head}  {FULL * done}{EMPTY * (bar - done)}{rest}"
 

@@ -103,12 +103,20 @@ def style_of(verdict: str) -> str:
 class RunningGap:
     """The weight gaps between the reference and the other trainers while they train, in turn or at the same time.
 
-    It keeps a digest of each replica after each of the reference's steps, and the projections at the ends of epochs.
-    ``on_difference`` is called once for each trainer, with its name and the first step whose weights differ.
+    Of those that train ``together``, the records of an epoch are shown when all have ended it. It keeps a digest of
+    each replica after each of the reference's steps, and the projections at the ends of epochs. ``on_difference`` is
+    called once for each trainer, with its name and the first step whose weights differ.
     """
 
-    def __init__(self, reference: str, on_difference: Callable[[str, Place], None] = lambda *_: None) -> None:
+    def __init__(
+        self,
+        reference: str,
+        on_difference: Callable[[str, Place], None] = lambda *_: None,
+        together: Sequence[str] = (),
+    ) -> None:
         self.reference = reference
+        self._order, self._together = list(together), {*together}
+        self._rows: defaultdict[int, dict[str, EpochRecord]] = defaultdict(dict)
         self._on_difference = on_difference
         self._digests: defaultdict[str, dict[Place, np.ndarray]] = defaultdict(dict)
         self._ends: defaultdict[str, dict[int, np.ndarray]] = defaultdict(dict)
@@ -154,6 +162,17 @@ class RunningGap:
             ended = [name for name, ends in self._ends.items() if epoch in ends and name != self.reference]
             texts = [(name, self._text(epoch, name)) for name in ended]
             return ", ".join(f"{printable(name)}: {text}" for name, text in texts if text)
+
+    def ended(self, trainer: str, record: EpochRecord | None) -> list[dict[str, EpochRecord]]:
+        """By trainer, the records of each epoch that can be shown, once a trainer has ended one, or all (None)."""
+        with self._lock:
+            if record is None:
+                self._together.discard(trainer)
+            else:
+                self._rows[record.epoch][trainer] = record
+            over = [epoch for epoch in sorted(self._rows) if self._rows[epoch].keys() >= self._together]
+            rows = [self._rows.pop(epoch) for epoch in over]
+        return [dict(sorted(row.items(), key=lambda each: [*self._order, each[0]].index(each[0]))) for row in rows]
 
     def _text(self, epoch: int, trainer: str) -> str:
         """Whether the weights are equal so far, and else since when and by how much at the end of an epoch."""
@@ -210,14 +229,37 @@ class TrainerProgress:
                 self._epoch, self._step, self._seen = record.epoch, record.step, time.monotonic()
                 self._first = self._first or (self._seen, self._done)
         if isinstance(record, EpochRecord):
-            self._end_epoch(record, self._gap.at_end_of(record.epoch, self._name))
+            self._end_epoch(record)
             self._epoch, self._step, self._seen = record.epoch + 1, 0, time.monotonic()
 
-    def _end_epoch(self, record: EpochRecord, gap: str) -> None:
-        costs = f"{record.seconds:.1f} s, {record.examples_per_second:,.0f} examples/s"
-        metrics = [f"{name} {value:.4f}" for name, value in record.logs.items()]
-        head = [self._trainer, f"epoch {record.epoch}/{self._epochs[-1]}"]
-        say_items(self._console, [*head, *metrics, f"{costs}, {gap}" if gap else costs])
+    def _end_epoch(self, record: EpochRecord | None) -> None:
+        for rows in self._gap.ended(self._name, record):
+            self._say(rows)
+
+    def end(self) -> None:
+        """Ends the training, as it came: others do not wait for it."""
+        self._end_epoch(None)
+
+    def _say(self, rows: Mapping[str, EpochRecord]) -> None:
+        """Prints the line of an epoch: losses only, for the table at the end has all numbers."""
+        one, *others = rows.values()
+        alone = not others
+        names = list(dict.fromkeys(name for record in rows.values() for name in record.logs))
+        texts = {name: [_short(record.logs.get(name)) for record in rows.values()] for name in names}
+        metrics = [
+            f"{name} {'/'.join(texts[name] if len({*texts[name]}) > 1 else texts[name][:1])}"
+            for name in [each for each in names if each in ("loss", "val_loss")] or names[:2]
+        ]
+        gaps = {name: self._gap.at_end_of(one.epoch, name) for name in rows if alone or name != self._gap.reference}
+        told = [gap if len(gaps) == 1 else f"{printable(name)}: {gap}" for name, gap in gaps.items() if gap]
+        costs = "/".join(f"{record.seconds:.1f}" for record in rows.values()) + " s"
+        costs += f", {one.examples_per_second:,.0f} examples/s" * alone
+        head = self._trainer if {*rows} == {self._name} else "/".join(map(printable, rows))
+        say_items(self._console, [head, self._place(one.epoch), *metrics, ", ".join([costs, *told])])
+
+    def _place(self, epoch: int) -> str:
+        last = str(self._epochs[-1])
+        return f"epoch {epoch:>{len(last)}}/{last}"
 
     @property
     def _done(self) -> int:
@@ -235,8 +277,9 @@ class TrainerProgress:
         rate = left = None
         if self._first is not None and self._seen > self._first[0] and done > self._first[1]:
             seconds_per_step = (self._seen - self._first[0]) / (done - self._first[1])
-            rate, left = self._batch / seconds_per_step, max(total - done, 0) * seconds_per_step
-        head = f"{self._trainer}  epoch {min(self._epoch, self._epochs[-1])}/{self._epochs[-1]}"
+            left = max(total - done, 0) * seconds_per_step
+            rate = None if idle > 1 and self._step in (0, self._steps) else self._batch / seconds_per_step
+        head = f"{self._trainer}  {self._place(min(self._epoch, self._epochs[-1]))}"
         return progress_line(columns, head, min(done / total, 1), rate, left, note)
 
 
@@ -261,8 +304,11 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
             gaps = [signed_gap(expected.get(name), actual.get(name)) for name in metrics]
             blocks[epoch] += [["", record.trainer, *(_cell(actual.get(name)) for name in metrics)], ["", GAP, *gaps]]
     every = next(n for n in (b * 10**e for e in count() for b in (1, 2, 5)) if len(blocks) <= n * MOST_EPOCHS)
-    apart = (epoch for epoch, rows in blocks.items() if any({*row[2:]} - {"", "0"} for row in rows if row[1] == GAP))
-    kept = {*list(blocks)[:1], *list(blocks)[-1:], next(apart, None)}
+    differing = (
+        epoch for epoch, rows in blocks.items() if any({*row[2:]} - {"", "0"} for row in rows if row[1] == GAP)
+    )
+    apart = next(differing, None)
+    kept = {*list(blocks)[:1], *list(blocks)[-1:], apart}
     rows = [row for epoch, block in blocks.items() if epoch % every == 0 or epoch in kept for row in block]
     columns = [("epoch", "trainer", *metrics), *rows]
     shown = [_aligned(column) if number > 1 else column for number, column in enumerate(zip(*columns, strict=True))]
@@ -273,7 +319,7 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
         table.add_row(*map(verbatim, row), style="bold" if row[1] == GAP else "")
     if every > 1:
         nth = f"{every}{'nd' if every == 2 else 'th'}"
-        table.caption = f"Of {len(blocks)} epochs: the first, every {nth}, the last, and the first with a gap"
+        table.caption = f"Of {len(blocks)} epochs: the first, every {nth}, the last" + ", the first gap" * bool(apart)
     return table
 
 
@@ -399,6 +445,10 @@ def in_short(verdict: Verdict) -> str:
     inside = stage_sentence(worst, verdict.reference)
     text = [f"{worst.verdict}: {sentence(worst, verdict.reference)}.", *[f"{inside}."] * bool(inside), *shown]
     return "\n".join([*text, *[f"  also found: {', '.join(others)} (fit-vs-loop check says more)"] * bool(others)])
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
 def _cell(value: float | None) -> str:
