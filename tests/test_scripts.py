@@ -352,6 +352,50 @@ def test_watching_changes_no_weight(tmp_path: Path) -> None:
             assert [trace.last for trace in trainings] == [32] * 4, "every step was seen"
 
 
+SLEEPS = """
+import time
+class Sleeps(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        open("slept", "w").close()
+        time.sleep(60)
+model.compile("sgd", "mse")
+model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Sleeps()])
+"""
+FINISHES = """
+import tensorflow as tf
+optimizer, loss = keras.optimizers.SGD(), keras.losses.MeanSquaredError()
+for i in [0, 4] * 2:
+    with tf.GradientTape() as tape:
+        value = loss(x[i : i + 4, :1], model(x[i : i + 4], training=True))
+    optimizer.apply_gradients(zip(tape.gradient(value, model.trainable_weights), model.trainable_weights))
+model.set_weights([0.5 * each for each in model.get_weights()])
+"""
+
+
+def test_what_an_interrupted_script_has_not_come_to_is_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begins = TEACHER.partition("def train")[0] + "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])"
+    for name, text in (("fit.py", SLEEPS), ("loop.py", FINISHES)):
+        (tmp_path / name).write_text(begins + text)
+    wait = ScriptRunner.wait
+
+    def interrupted(self: ScriptRunner, runs: Any, look: Any) -> None:
+        def interrupt() -> None:
+            if runs[1].status == 0 and (tmp_path / "slept").exists():
+                raise KeyboardInterrupt
+
+        wait(self, runs, interrupt)
+
+    monkeypatch.setattr(ScriptRunner, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(scripts=["fit.py", "loop.py"], reports=tmp_path, name="run", quiet=True)
+    details = compare.load(tmp_path / "run").details
+    (entry,) = details["comparisons"]
+    assert details["interrupted"] and (entry["verdict"], entry["training"]["steps_compared"]) == ("identical", 2)
+
+
 def test_ctrl_c_judges_what_there_is(tmp_path: Path) -> None:
     for name in ("task.py", "my_fit.py"):
         (tmp_path / name).write_text((SCRIPTS / name).read_text())

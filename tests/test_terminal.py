@@ -406,6 +406,14 @@ def test_of_an_interrupted_run_the_caveat_leads(tmp_path: Path, epochs: int, beg
     assert begins in (tmp_path / "run" / "report.html").read_text()
 
 
+def test_of_a_run_that_was_interrupted_in_its_first_training_nobody_says_that_it_was_trained(tmp_path: Path) -> None:
+    recorded.record(tmp_path / "run", "fit", epochs=1)
+    recorded.finish(tmp_path / "run", status=INTERRUPTED)
+    out = io.StringIO()
+    assert judge_and_publish(tmp_path / "run", Console(file=out, width=200)) == "inconclusive"
+    assert "interrupted before both had made a step" in out.getvalue() and "after training" not in out.getvalue()
+
+
 @pytest.mark.parametrize(
     ("ratio", "times"),
     [(0.123, "at most 0.12"), (1.26, "at most 1.3"), (94.2, "at most 94"), (1447, "1,400"), (1.3e5, "130,000")],

@@ -240,22 +240,21 @@ def write_records(
 ) -> None:
     """Writes the records of a training as those of a run.
 
-    Epochs are those of fit. Metrics have the names that they have in ``like``; without it, no numbers are written.
+    Metrics have the names that they have in ``like``; without it, no numbers are written.
     """
     recorder = Recorder(folder, metrics, name, 0)
     recorder(BuildRecord(trace.variables, trace.replicas))
-    ends = epochs.ends or ((trace.last,) if trace.last else ())
-    logs = {} if like is None else logs_by_epoch(trace, ends, like)
+    logs = {} if like is None else logs_by_epoch(trace, epochs.ends, like)
     for row in trace.steps:
         step = int(row["step"])
         epoch, within = epochs.place(step) if step else (1, 0)
         record = StepRecord(epoch, within, np.array(row["hashes"]), np.array(row["projections"]))
         recorder(record)
-        if step in ends:
+        if step in epochs.ends:
             recorder(replace(record, step=EPOCH_END))
             if like is not None:
-                numbers, seconds = logs.get(ends.index(step) + 1, ({}, math.nan))
-                recorder(EpochRecord(ends.index(step) + 1, numbers, seconds, math.nan))
+                numbers, seconds = logs.get(epoch, ({}, math.nan))
+                recorder(EpochRecord(epoch, numbers, seconds, math.nan))
     recorder.flush()
 
 

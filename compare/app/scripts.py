@@ -118,6 +118,8 @@ def _train(session: ScriptsSession) -> bool:
         _refuse_failed(session, names, runs)
     traces = [read_traces(run.folder) for run in runs]
     paired = paired_models(traces, session.options.max_steps) or _copies(session, traces)
+    if interrupted:  # else a script that had no time to leave its last weights would differ
+        paired = [pair for pair in paired if not pair[0].state]
     if not paired:
         if interrupted:
             return True
@@ -142,7 +144,9 @@ def _train(session: ScriptsSession) -> bool:
     for model in session.models:
         like = (first if first.epochs or not second.epochs else second) if model is session.models[0] else None
         for name, trace in zip(model.names, model.traces, strict=True):
-            write_records(session.folder, name, trace, model.epochs, like, metrics)
+            # A training that was interrupted has ended no epoch of which nothing is known.
+            epochs = model.epochs if model.epochs or interrupted or not trace.last else EpochEnds((trace.last,))
+            write_records(session.folder, name, trace, epochs, like, metrics)
     models = session.models
     several = [list(each.names) for each in models[1:]]
     session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
@@ -151,7 +155,7 @@ def _train(session: ScriptsSession) -> bool:
     session.left_out += _uncounted(names, runs)
     if session.alone:
         session.left_out += further_trainings(session.names[0], traces[0], paired)
-    else:
+    elif not interrupted:  # else the other side may have been about to do the same
         session.left_over = left_over(session.names, traces, paired)
         unknown[f"other trainings of {session.names[1]}"] = session.left_over
         unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired)

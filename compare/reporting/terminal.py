@@ -420,7 +420,7 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
         for line in lines:
             tell(console, line)
     if verdict.interrupted and not any(each.so_far for each in verdict.comparisons):
-        tell(console, "The run was interrupted after training; what there is was judged.")
+        tell(console, "The run was interrupted; what there is was judged.")
     for text in stops(verdict):
         tell(console, text + ".")
     if verdict.truth:
