@@ -140,13 +140,7 @@ def _train(session: ScriptsSession) -> bool:
         same = [trace.last for trace in pair] == [first.last, second.last]
         ends = EpochEnds.of(*pair) or (epochs if same and pair[0].state in ("", LEFT) else EpochEnds())
         session.models.append(ModelPair((one, other), pair, ends))
-    metrics = MetricsFile(session.folder / "metrics.csv")
-    for model in session.models:
-        like = (first if first.epochs or not second.epochs else second) if model is session.models[0] else None
-        for name, trace in zip(model.names, model.traces, strict=True):
-            # A training that was interrupted has ended no epoch of which nothing is known.
-            epochs = model.epochs if model.epochs or interrupted or not trace.last else EpochEnds((trace.last,))
-            write_records(session.folder, name, trace, epochs, like, metrics)
+    _write_records(session, interrupted=interrupted)
     models = session.models
     several = [list(each.names) for each in models[1:]]
     session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
@@ -167,6 +161,17 @@ def _train(session: ScriptsSession) -> bool:
         tell(session.console, f"Note: {text}")
     _say_what_trained(session)
     return interrupted
+
+
+def _write_records(session: ScriptsSession, *, interrupted: bool) -> None:
+    first, second = session.models[0].traces
+    metrics = MetricsFile(session.folder / "metrics.csv")
+    for model in session.models:
+        like = (first if first.epochs or not second.epochs else second) if model is session.models[0] else None
+        for name, trace in zip(model.names, model.traces, strict=True):
+            # A training that was interrupted has ended no epoch of which nothing is known.
+            epochs = model.epochs if model.epochs or interrupted or not trace.last else EpochEnds((trace.last,))
+            write_records(session.folder, name, trace, epochs, like, metrics)
 
 
 def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
