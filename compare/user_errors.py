@@ -56,6 +56,7 @@ def essence(error: BaseException) -> tuple[str, str]:
         r"\s+(?:Arguments|Call arguments) received by |\s+\[\[\{\{node |\s+\[Op:|\s+When using `tf\.keras`, to ", text
     )[0]
     text = re.sub(r"(<Variable path=[^>]*?), value=[^>]*>", r"\1>", text)  # all numbers of a weight
+    text = re.sub(r"\[\[[-+\d.einfa,\s\[\]]{60,}\]", "[[…]]", text)  # or of an input, in errors about its shape
     head, python, _ = text.partition("\nTraceback (most recent call last):")
     if python:  # from a py_function; the text starts with the operation of tf.data
         match = re.search(r"\b([A-Z]\w*(?:Error|Exception)): (.*)", head, re.DOTALL)

@@ -377,6 +377,13 @@ def test_whether_a_failure_may_pass_does_not_depend_on_its_words(tmp_path: Path,
     assert failure["remedy"].startswith(remedy) and failure.get("may_pass", False) == ("fix" not in remedy)
 
 
+def test_of_an_error_about_a_shape_the_numbers_are_left_out() -> None:
+    array = np.array2string(np.array([[0.125, np.nan, -1e-7, np.inf, 2.0]] * 64), threshold=1000)
+    end = "Expected shape (None, 8), but input has incompatible shape (64, 5), of [[64, 5]]"
+    told = describe(ValueError(f"Invalid input shape for input {array}. {end}"))
+    assert told == f"ValueError: Invalid input shape for input [[…]]. {end}"
+
+
 @pytest.mark.parametrize(("others", "advice"), [([], ""), (["more"], ", or compare without it")])
 def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[str], advice: str) -> None:
     run, out = RunJson(folder=tmp_path, trainers=["fit", "mine", *others]), io.StringIO()
