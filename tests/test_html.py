@@ -858,8 +858,9 @@ def test_a_number_that_was_changed_is_said_when_a_result_is_loaded(tmp_path: Pat
 
 
 def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
-    with pytest.raises(compare.RequestError, match="no run with a verdict"):
-        compare.load(tmp_path)
+    for folder in (tmp_path, "a\0b"):
+        with pytest.raises(compare.RequestError, match="no run with a verdict"):
+            compare.load(folder)
     write_checked(tmp_path / "run.json", {"options": {}})
     write_verdict(tmp_path / "verdict.json", {"verdict": "yes"})
     with pytest.raises(compare.RequestError, match="has no verdict"):

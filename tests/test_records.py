@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import by_place
 
-from compare.errors import RequestError, StorageError
+from compare.errors import NoVerdictError, StorageError
 from compare.naming import file_name
 from compare.records import (
     COSTS,
@@ -229,7 +229,7 @@ def test_a_later_trainers_other_metrics_widen_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [*KEY_COLUMNS, *TIME_COLUMNS, "", "a\nb", "a\rb", "\0", "\ud800"])
 def test_a_metric_that_cannot_be_a_column_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
     metrics = MetricsFile(tmp_path / "metrics.csv")
-    with pytest.raises(RequestError, match=r"trainer fit reports a metric called .* give it another name"):
+    with pytest.raises(NoVerdictError, match=r"trainer fit reports a metric called .* give it another name"):
         append(metrics, "fit", 1, {name: 0.5})
     assert not metrics.path.exists()
 

@@ -96,6 +96,19 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
             "def build_optimizer",
             "it must return a tf.keras.optimizers",
         ),
+        (SGD, "return tf.keras.optimizers.SGD", "def build_optimizer", "returned the class SGD: it must return a tf"),
+        (
+            "return tf.keras.losses.Sparse",
+            "return tf.keras.losses.MeanSquaredError  # ",
+            "def build_loss",
+            "returned the class MeanSquaredError: it must return a tf.keras.losses.Loss",
+        ),
+        (
+            "build_loss=build_loss,",
+            "build_loss=build_loss, build_callbacks=lambda: [tf.keras.callbacks.EarlyStopping],",
+            "build_callbacks=",
+            "returned list: it must return a list of tf.keras.callbacks.Callback objects",
+        ),
         (
             "return tf.keras.losses.Sparse",
             "return 'mse'  # ",

@@ -16,15 +16,25 @@ from compare.experiment import Experiment
 from compare.patching import patch, undone
 from compare.user_errors import blaming, place_of
 
+
+def _is_object(value: Any, method: str) -> bool:
+    """Whether a value has a method, and is not the class that its objects have it from."""
+    return hasattr(value, method) and not isinstance(value, type)
+
+
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "build_model": ("a tf.keras.Model", lambda value: isinstance(value, tf.keras.Model)),
-    "build_optimizer": ("a tf.keras.optimizers.Optimizer", lambda value: hasattr(value, "apply_gradients")),
+    "build_optimizer": ("a tf.keras.optimizers.Optimizer", lambda value: _is_object(value, "apply_gradients")),
     "build_loss": (
         "a tf.keras.losses.Loss, or one for each output",
         lambda value: (
             any(loss is not None for loss in tf.nest.flatten(value))
-            and all(loss is None or hasattr(loss, "call") for loss in tf.nest.flatten(value))
+            and all(loss is None or _is_object(loss, "call") for loss in tf.nest.flatten(value))
         ),
+    ),
+    "build_callbacks": (
+        "a list of tf.keras.callbacks.Callback objects",
+        lambda value: isinstance(value, list | tuple) and all(_is_object(each, "set_model") for each in value),
     ),
 }
 """What a function of an experiment must return: a description for messages, and a check."""
@@ -41,7 +51,8 @@ def built(experiment: Experiment, part: str) -> Any:
         value = function()
     expected, is_valid = KINDS.get(part, ("", lambda value: True))
     if not is_valid(value):
-        raise RequestError(f"{part} ({place_of(function)}) returned {type(value).__name__}: it must return {expected}")
+        what = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise RequestError(f"{part} ({place_of(function)}) returned {what}: it must return {expected}")
     return value
 
 

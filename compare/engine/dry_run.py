@@ -44,7 +44,7 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
         with task.strategy.scope():
             optimizer, again = (built(experiment, "build_optimizer") for _ in range(2))
         refuse_used(optimizer, experiment, task.strategy, made_twice=optimizer is again)
-        loss = built(experiment, "build_loss")
+        loss, _ = built(experiment, "build_loss"), built(experiment, "build_callbacks")
         metrics, weighted = metric_objects(experiment, model, task.train.spec)
         if "train-step" in trainers:
             refuse_own_steps(model, experiment)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compare.errors import RequestError
+from compare.errors import NoVerdictError
 from compare.records.files import append_to_file, replace_file
 from compare.records.model import EpochRecord, RecordError, read_part
 
@@ -122,11 +122,11 @@ class MetricsFile:
         """Formats one epoch's row.
 
         Raises:
-            RequestError: if a metric's name cannot be used as a column name.
+            NoVerdictError: if a metric's name cannot be used as a column name.
         """
         for name in record.logs:
             if not (name and name.isprintable()) or name in KEY_COLUMNS + TIME_COLUMNS:
-                raise RequestError(
+                raise NoVerdictError(
                     f"trainer {trainer} reports a metric called {name!r}, which cannot be used as a column name in "
                     f"{self.path.name}: give it another name"
                 )

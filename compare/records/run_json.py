@@ -212,8 +212,8 @@ def _refuse_links(folder: Path) -> None:
             left += path.iterdir() if stat.S_ISDIR(mode) else ()
         except FileNotFoundError:
             continue
-        except OSError as error:
-            raise RecordError(path, f"cannot be read ({error.strerror})") from None
+        except (OSError, ValueError) as error:  # a name with a null byte is no OSError
+            raise RecordError(path, f"cannot be read ({getattr(error, 'strerror', error)})") from None
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise RecordError(path, f"is a {'link' if stat.S_ISLNK(mode) else 'pipe or device'}, not a run's own file")
 
