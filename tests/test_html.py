@@ -900,6 +900,13 @@ def test_times_have_their_spread_and_one_epoch_says_so(tmp_path: Path, epochs: i
     assert (fit[1] == told) == ("too few epochs for times that can be compared" in page.text) == (epochs < 3)
 
 
+def test_of_steps_that_are_not_reported_the_page_says_the_line_to_add(tmp_path: Path) -> None:
+    verdict = read_verdict(recorded.identical(tmp_path / "run") / "verdict.json")
+    verdict["comparisons"][0]["training"]["steps_not_reported_by"] = "loop"
+    page = Page(recorded.finish(tmp_path / "run", verdict=verdict) / "report.html")
+    assert "loop never calls run.end_step(), so weights were compared at the ends of epochs only; call it " in page.text
+
+
 def test_metrics_that_agree_over_seeds_are_said_beside_the_no(tmp_path: Path) -> None:
     folder = recorded.inconclusive(tmp_path / "run")
     verdict = read_verdict(folder / "verdict.json")

@@ -13,8 +13,16 @@ from compare.check.stage_views import stage_sentence, stage_views
 from compare.records import INITIAL
 from compare.reporting.gaps import reference_name
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import advice_on_numbers, differing_numbers, sentence, unreported, warning, where
-from compare.verdict.model import Comparison, Difference, Finding, Training
+from compare.reporting.sentences import (
+    advice_on_numbers,
+    differing_numbers,
+    sentence,
+    silent,
+    unreported,
+    warning,
+    where,
+)
+from compare.verdict.model import Comparison, Difference, Finding
 
 
 def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> dict[str, Any]:
@@ -75,7 +83,7 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
         return [("What happened", entry.failure.error)]
     weights = [("Weights", "Not seen: only logged numbers were compared.")]
     if entry.weights_seen:
-        weights = _basis_of_weights(entry.training, files.scope)
+        weights = _basis_of_weights(entry, files.scope)
     basis = [*weights, *_basis_of_numbers(entry, files.scope)]
     if study := entry.study:
         text = f"The verdict on the paired differences of {study.seeds} seeds is {study.verdict}; see below."
@@ -83,9 +91,9 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     return basis
 
 
-def _basis_of_weights(training: Training, scope: str) -> list[tuple[str, str]]:
+def _basis_of_weights(entry: Comparison, scope: str) -> list[tuple[str, str]]:
     """What was compared of the weights, and how large the gap is."""
-    basis = []
+    basis, training = [], entry.training
     steps = training.steps_compared
     if scope == "check":
         basis.append(("Method", "A few small batches were trained on one replica, and on two if available."))
@@ -99,8 +107,8 @@ def _basis_of_weights(training: Training, scope: str) -> list[tuple[str, str]]:
         basis.append(("Weights", "Those before the first step differ, so none were compared after it."))
     elif training.first_difference is not None or training.verdict == "identical":
         basis.append(("Weights", "The weights were compared bit for bit at the end of every epoch."))
-    if who := training.steps_not_reported_by:
-        basis.append(("No steps", f"{who} never calls run.end_step(), so its single steps were not compared."))
+    if text := silent(entry):
+        basis.append(("No steps", text))
     gap = training.max_weight_gap
     if gap is not None and steps:
         equal = "No weight differs at the end of any epoch." if gap == 0 else ""
