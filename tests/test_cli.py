@@ -683,7 +683,7 @@ import numpy as np
 import compare
 from compare import errors, experiment, options, records
 from compare.app import cli, loading, session
-from compare.reporting import plots, sentences, terminal
+from compare.reporting import plots, sentences, tables
 from compare.verdict.exact import compare_records
 from compare.verdict.model import Verdict
 
@@ -701,7 +701,7 @@ judged = Verdict.of(fit.trainer, [compare_records(fit, loop)])
 records.write_checked(folder / "run.json", {"options": {"trainers": ["fit", "loop"]}})
 judged.write(folder / "verdict.json")
 plots.draw(folder)
-terminal.epoch_table(fit, [loop])
+tables.epoch_table(fit, [loop])
 print(sentences.sentence(judged.comparisons[0], fit.trainer))
 print(session.Result(folder, judged.verdict).metrics.shape)
 print(options.request().default_name(), cli.main(["--name", ""]))

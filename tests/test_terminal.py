@@ -25,13 +25,12 @@ from compare.records.run_json import INTERRUPTED, RunJson
 from compare.reporting import html, plots
 from compare.reporting.live import console_for, progress_line
 from compare.reporting.sentences import sentence
+from compare.reporting.tables import epoch_table, print_table
 from compare.reporting.terminal import (
     RunningGap,
     TrainerProgress,
     as_text,
     details,
-    epoch_table,
-    print_table,
     print_verdict,
     say,
     say_items,

@@ -16,7 +16,8 @@ from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.live import waiting
 from compare.reporting.run_files import verdict_of
 from compare.reporting.sentences import sentence, warning
-from compare.reporting.terminal import epoch_table, print_table, print_verdict, say, study_table, tell
+from compare.reporting.tables import epoch_table, print_table, study_table
+from compare.reporting.terminal import print_verdict, say, tell
 from compare.verdict.judge import Recorded, judge
 from compare.verdict.model import Verdict
 

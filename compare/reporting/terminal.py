@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 import threading
 import time
@@ -10,27 +9,21 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
-from itertools import count
 from typing import Any
 
 import numpy as np
 import xxhash
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from compare.check.stage_views import stage_sentence
 from compare.naming import Code, printable
-from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, Record, StepRecord, shortest, total_norm
+from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, StepRecord, total_norm
 from compare.reporting.live import UNLIMITED, live_line, progress_line
 from compare.reporting.sentences import (
     causes,
-    difference,
-    interval,
     misnamed,
     sentence,
-    signed_gap,
     silent,
     stops,
     truth_sentence,
@@ -38,8 +31,8 @@ from compare.reporting.sentences import (
     warning,
     worst_first,
 )
-from compare.verdict.exact import metric_names, paired_names, unequal
-from compare.verdict.model import Comparison, Verdict
+from compare.verdict.exact import unequal
+from compare.verdict.model import Verdict
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL
 
 
@@ -53,7 +46,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 def say_items(console: Console, items: Sequence[str]) -> None:
     """Prints a line of items; a terminal that is too narrow gets several, broken between items."""
-    glued = "  ".join(item.replace(" ", GLUE) if len(item) <= _columns(console) - 4 else item for item in items)
+    glued = "  ".join(item.replace(" ", GLUE) if len(item) <= columns_of(console) - 4 else item for item in items)
     for line in _wrapped(console, glued, "    "):
         say(console, line.replace(GLUE, " "))
 
@@ -77,7 +70,7 @@ def tell(console: Console, sentence: str, style: str | None = None, *, head: str
 GLUE = "\N{NO-BREAK SPACE}"
 
 
-def _columns(console: Console) -> int:
+def columns_of(console: Console) -> int:
     return console.width if console.is_terminal else UNLIMITED
 
 
@@ -283,109 +276,6 @@ class TrainerProgress:
         return progress_line(columns, head, min(done / total, 1), rate, left, note)
 
 
-MOST_EPOCHS = 12
-"""A table of more epochs than these is shortened."""
-
-
-def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
-    """The table of every trainer's reported metrics per epoch, and their gaps to the reference.
-
-    What a candidate reports by another name is in the column of the reference's. Of many epochs, it shows the first,
-    the last, every n-th and the first with a gap; its caption says so.
-    """
-    candidates = [_named_as(reference, record) for record in candidates]
-    metrics = list(dict.fromkeys(name for record in [reference, *candidates] for name in metric_names(record)))
-    blocks: dict[int, list[list[str]]] = {}
-    for epoch in sorted(set().union(*(record.logs for record in [reference, *candidates]))):
-        expected = reference.logs.get(epoch, {})
-        blocks[epoch] = [[str(epoch), reference.trainer, *(_cell(expected.get(name)) for name in metrics)]]
-        for record in candidates:
-            actual = record.logs.get(epoch, {})
-            gaps = [signed_gap(expected.get(name), actual.get(name)) for name in metrics]
-            blocks[epoch] += [["", record.trainer, *(_cell(actual.get(name)) for name in metrics)], ["", GAP, *gaps]]
-    every = next(n for n in (b * 10**e for e in count() for b in (1, 2, 5)) if len(blocks) <= n * MOST_EPOCHS)
-    differing = (
-        epoch for epoch, rows in blocks.items() if any({*row[2:]} - {"", "0"} for row in rows if row[1] == GAP)
-    )
-    apart = next(differing, None)
-    kept = {*list(blocks)[:1], *list(blocks)[-1:], apart}
-    rows = [row for epoch, block in blocks.items() if epoch % every == 0 or epoch in kept for row in block]
-    columns = [("epoch", "trainer", *metrics), *rows]
-    shown = [_aligned(column) if number > 1 else column for number, column in enumerate(zip(*columns, strict=True))]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header, *_ in shown:
-        table.add_column(verbatim(header))
-    for row in list(zip(*shown, strict=True))[1:]:
-        table.add_row(*map(verbatim, row), style="bold" if row[1] == GAP else "")
-    if every > 1:
-        nth = f"{every}{'nd' if every == 2 else 'th'}"
-        table.caption = f"Of {len(blocks)} epochs: the first, every {nth}, the last" + ", the first gap" * bool(apart)
-    return table
-
-
-GAP = "  gap"
-
-
-def _aligned(column: Sequence[str]) -> list[str]:
-    """A column, its name first, with the decimal points of its numbers below each other."""
-    name, *numbers = column
-    parts = [[*re.split(r"(?=[.e])", number, maxsplit=1), ""] for number in numbers]
-    before, after = (max((len(part[i]) for part in parts), default=0) for i in (0, 1))
-    width = max(cell_len(name), before + after)
-    cells = [f"{part[0]:>{before}}{part[1]:<{after}}" for part in parts]
-    return [" " * (width - cell_len(name)) + name, *(cell.rjust(width) for cell in cells)]
-
-
-def _named_as(reference: Record, candidate: Record) -> Record:
-    """The candidate's record, with the reference's name of each number that both report."""
-    names = {other: name for name, other in paired_names(reference, candidate).items()}
-    logs = {
-        epoch: {names.get(name, name): value for name, value in own.items()} for epoch, own in candidate.logs.items()
-    }
-    return replace(candidate, logs=logs)
-
-
-def study_table(comparisons: Sequence[Comparison]) -> Table:
-    """The table of a study's tests: one row per metric and epoch."""
-    studied = [(comparison.candidate, comparison.study) for comparison in comparisons if comparison.study]
-    candidate = ["candidate"] * (len(studied) > 1)
-    columns = [*candidate, "metric", "epoch", "difference", "90% interval", "margin", ""]
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.justify = "right" if column.header in columns[-5:-1] else "left"
-    for name, study in studied:
-        for test in study.tests:
-            mean, margin = difference(test.mean, test.relative), difference(test.margin, test.relative, "")
-            names = [name] * len(candidate) + [test.metric]
-            table.add_row(*map(verbatim, names), str(test.epoch), mean, interval(test), f"±{margin}", test.verdict)
-    return table
-
-
-def print_table(console: Console, table: Table) -> None:
-    """Prints a table, if it has more than two columns; those that find no room follow in further tables.
-
-    The first two columns begin each of them, and no cell spans several lines.
-    """
-    fixed = [0, 1]
-    widths = [max(cell_len(str(cell)) for cell in [column.header, *column.cells]) + 2 for column in table.columns]
-    parts: list[list[int]] = [[]]
-    for number in range(2, len(widths)):
-        taken = sum(widths[i] for i in [*fixed, *parts[-1], number]) - 2
-        if parts[-1] and taken > _columns(console):
-            parts.append([])
-        parts[-1].append(number)
-    for part in filter(None, parts):
-        columns = [table.columns[i] for i in [*fixed, *part]]
-        shown = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            shown.add_column(column.header, justify=column.justify)
-        for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
-            shown.add_row(*cells, style=row.style)
-        console.print(shown)
-    if table.caption is not None:
-        tell(console, f"{table.caption}.")
-
-
 def details(run: Mapping[str, Any]) -> list[str]:
     """The first lines that ``--verbose`` adds: versions, the data set and its checksums."""
     data = run["data"]
@@ -449,7 +339,3 @@ def in_short(verdict: Verdict) -> str:
 
 def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else shortest(value)
