@@ -180,7 +180,12 @@ class Study(Trained, Margins):
         group=STUDIES,
     )
     scheduler: str | None = option(
-        None, "with --backend dask, the scheduler's address", metavar="tcp://HOST:PORT", rare=True, group=STUDIES
+        None,
+        "with --backend dask, the scheduler's address",
+        metavar="tcp://HOST:PORT",
+        may_change=True,
+        rare=True,
+        group=STUDIES,
     )
 
     def _refuse(self) -> None:

@@ -9,17 +9,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import CancelledError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from processes import alive
 
 from compare.app import seeds_runner
 from compare.app.processes import division
-from compare.errors import RequestError
+from compare.app.ready import Job
+from compare.app.resume import refuse_changes
+from compare.errors import NoVerdictError, RequestError
 from compare.modes import Study
-from compare.options import request
+from compare.options import as_json, request
 from compare.records import read_json, read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -240,6 +245,25 @@ def test_a_port_that_accepts_and_never_answers_is_no_scheduler(monkeypatch: pyte
     monkeypatch.setattr(seeds_runner, "ANSWER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        executor = seeds_runner._executor(Study(seeds=2, backend="dask", scheduler=address), 1)
-        with pytest.raises(RequestError, match=f"{address}: no Dask scheduler answers"), executor:
+        study = Study(seeds=2, backend="dask", scheduler=address)
+        with pytest.raises(RequestError, match=f"{address}: no Dask scheduler answers"):
+            seeds_runner._run_all(study, Mock(), 1, [Job("fit", 0)], {}, Mock())
+
+
+def test_a_study_whose_scheduler_dies_can_be_continued_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dies:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            monkeypatch.setattr("distributed.Client", Mock(side_effect=OSError))
+
+        def __enter__(self) -> None:
+            raise CancelledError
+
+        def __exit__(self, *_: object) -> None:
             pass
+
+    monkeypatch.setattr("distributed.Client", Dies)
+    begun = Study(seeds=2, backend="dask", scheduler="tcp://127.0.0.1:9")
+    with pytest.raises(NoVerdictError, match=r"no Dask scheduler answers there .*, and continue with --resume"):
+        seeds_runner._run_all(begun, Mock(), 1, [Job("fit", 0)], {}, Mock())
+    options = [{"options": as_json(each)} for each in (begun, replace(begun, scheduler="tcp://127.0.0.1:8"))]
+    refuse_changes(*options)

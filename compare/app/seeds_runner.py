@@ -50,7 +50,7 @@ def _run_all(
     while left:
         finished = 0
         try:
-            with _executor(options, processes) as executor:
+            with _executor(options, processes, again=attempts > 0 or len(left) < len(jobs)) as executor:
                 futures = {executor.submit(_run_one, worker, job, initial[job.seed]): job for job in left}
                 for future in as_completed(futures):
                     result = future.result()
@@ -69,7 +69,7 @@ def _run_all(
 
 
 @contextmanager
-def _executor(options: Study, processes: int) -> Iterator[Executor]:
+def _executor(options: Study, processes: int, *, again: bool = False) -> Iterator[Executor]:
     if options.backend == "dask":
         try:
             from distributed import Client  # noqa: PLC0415 (lazy)
@@ -78,10 +78,11 @@ def _executor(options: Study, processes: int) -> Iterator[Executor]:
         try:  # in a thread, since its own timeout is not that of a port which accepts, and never answers
             client = in_thread(lambda: Client(options.scheduler, timeout=5)).result(ANSWER_SECONDS)
         except (OSError, ValueError, TimeoutError) as error:
-            raise RequestError(
+            text = (
                 f"--scheduler {options.scheduler}: no Dask scheduler answers there ({type(error).__name__}); start one "
                 "with: dask scheduler"
-            ) from None
+            )
+            raise NoVerdictError(f"{text}, and continue with --resume") if again else RequestError(text) from None
         with client:
             yield client.get_executor(pure=False)
         return
