@@ -174,7 +174,8 @@ def load(folder: str | Path) -> Result:
         per step, the figures.
 
     Raises:
-        RequestError: when no verdict is there, or the files are damaged.
+        RequestError: when no verdict is there, or ``run.json``, ``verdict.json`` or ``metrics.csv`` is damaged. Records
+            of weights are verified when they are read, as by ``gaps`` and ``figures``.
     """
     from compare.records import RecordError, read_rows, read_verdict  # noqa: PLC0415 (lazy)
     from compare.reporting.result import Result  # noqa: PLC0415 (lazy)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from compare.app import cli
+from compare.app.notebooks import as_python
 from compare.app.script_runs import ScriptRunner, failure_of
 from compare.records import Variable
 from compare.watch.settings import Settings
@@ -78,12 +79,16 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: py
         (tmp_path / folder / "compare.py").write_text("name = 'another module of this name'")
     (tmp_path / "real" / "script.py").write_text(SCRIPT)
     (tmp_path / "links" / "link.py").symlink_to("../real/script.py")
+    (tmp_path / "real" / "deep").mkdir()
+    (tmp_path / "deep").symlink_to("real/deep")
     for i, code in enumerate(EXITS):
         (tmp_path / f"exits{i}.py").write_text(f"import sys\nprint('begun', file=sys.stderr)\nsys.exit({code})\n")
     with ScriptRunner() as runner:
-        for i, script in enumerate(["links/link.py", *(f"exits{i}.py" for i in range(len(EXITS)))]):
+        for i, script in enumerate(
+            ["links/link.py", "deep/.././script.py", *(f"exits{i}.py" for i in range(len(EXITS)))]
+        ):
             folders = str(tmp_path / f"{i}"), str(tmp_path / "initial")
-            settings = Settings(script, os.path.abspath(script), *folders, arguments=("a",))
+            settings = Settings(script, as_python(script, tmp_path), *folders, arguments=("a",))
             begun = runner.start(settings, tmp_path / f"{i}.log")
             runner.wait([begun])
             status, out, error = run(script, "a", cwd=tmp_path)

@@ -19,7 +19,7 @@ _LINE_MAGIC = re.compile(r"^([ \t]*)%(?:time|prun)[ \t]+(?!-)", re.MULTILINE)
 def as_python(script: str, path: Path) -> str:
     """The Python file to run: the script itself, or, written to ``path``, what the cells of a notebook say."""
     if Path(script).suffix != ".ipynb":
-        return os.path.abspath(script)
+        return os.path.join(os.getcwd(), script)  # as Python does: a folder before .. may be a link
     try:
         from nbconvert.filters import ipython2python  # noqa: PLC0415 (an extra)
     except ImportError:

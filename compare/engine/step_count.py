@@ -19,15 +19,16 @@ class StepCount:
     steps is, since all later steps would have other numbers.
 
     A trainer may also update weights by hand or with other optimizers. So fewer steps of this optimizer are a mistake
-    only where no trainable weight has changed since the last report, or where this optimizer made all steps before.
+    only where no trainable weight has changed since the last report, where this optimizer made all steps before, or
+    where a report of several steps had fewer and it has made all that an epoch has.
     """
 
     def __init__(self, model: tf.keras.Model, optimizer: Any, strategy: tf.distribute.Strategy) -> None:
         self._trainable = len(model.trainable_weights)
         self._counter = reader(copies_of(strategy, [step_counter(optimizer)])[0][:1])
-        self._before = self._start = self._read()
+        self._before = self._start = self._epoch_start = self._read()
         self._steps = 0
-        self._alone = False
+        self._alone = self._short = False
         self._other_updates = False
 
     @staticmethod
@@ -55,14 +56,21 @@ class StepCount:
         if made >= steps:
             self._alone = True
             return ""
+        self._short |= steps > 1
         unchanged = np.array_equal(before[: self._trainable], after[: self._trainable])
         if not unchanged and (made == 0 or not self._alone):
             self._other_updates = True
-        if self._other_updates or now == self._start or steps == 1:
-            return ""
+        return "" if self._other_updates or now == self._start or steps == 1 else self._problem()
+
+    def end_epoch(self, reported: int, expected: int) -> str:
+        """What is wrong with the number of steps reported in an epoch that has ``expected``, or an empty string."""
+        made, self._epoch_start = self._before - self._epoch_start, self._before
+        return self._problem() if self._short and reported > made == expected else ""
+
+    def _problem(self) -> str:
         return (
-            f"end_step has been called for {self._steps} steps, and the optimizer has made {now - self._start} "
-            "(optimizer.iterations): call it once after each step of the optimizer, or with the number of steps"
+            f"end_step has been called for {self._steps} steps, and the optimizer has made {self._before - self._start}"
+            " (optimizer.iterations): call it once after each step of the optimizer, or with the number of steps"
         )
 
     def _read(self) -> int:
