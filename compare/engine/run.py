@@ -389,9 +389,9 @@ class Run:
                 f"end_epoch was called for epoch {epoch}, but epoch {self._epoch} of "
                 f"{self.epochs[0]}..{self.epochs[-1]} was expected: call it once per epoch, in order"
             )
-        if self._step_count is not None:
-            if problem := self._step_count.end_epoch(self._step, self.steps_per_epoch):
-                raise TrainerError(problem)
+        counted = self._step_count
+        if counted is not None and (problem := counted.end_epoch(self._step, self.steps_per_epoch)):
+            raise TrainerError(problem)
         try:
             values = scalars(logs)
         except (TypeError, ValueError, AttributeError) as error:
