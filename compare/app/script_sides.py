@@ -76,8 +76,9 @@ def sides_of(options: Scripts, work: Path) -> Iterator[list[Side]]:
     replicas = _for_each(options.sizes or (options.replica_count,), count)
     for script in options.scripts:
         if not (options.commits or Path(script).is_file()):
-            known = "it is no plain file" if Path(script).exists() else "there is no such file"
-            raise RequestError(f"--scripts {script}: {known}")
+            raise RequestError(
+                f"--scripts {script}: {'it is no plain file' if Path(script).exists() else 'there is no such file'}"
+            )
     asked = options.python or (keras_of_the_environment() == 2 and pythons)
     known = {python: versions_of(python) for python in dict.fromkeys(asked or ())}
     versions = [known.get(python, {}) for python in pythons]
