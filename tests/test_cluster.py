@@ -230,7 +230,7 @@ def test_an_interrupted_cluster_can_be_resumed_and_ends_the_same(tmp_path):
 
 def test_a_worker_that_dies_ends_the_run_with_an_error(tmp_path):
     process = start(tmp_path, "--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "500")
-    assert "epoch 1/500" in read_until(process, "epoch 1/500")
+    read_until(process, " 1/500")
     (worker,) = [pid for pid in children(process.pid) if b'"index": 1' in Path(f"/proc/{pid}/environ").read_bytes()]
     os.kill(worker, signal.SIGKILL)
     _, err = process.communicate(timeout=60)
@@ -244,7 +244,7 @@ def test_a_worker_that_dies_ends_the_run_with_an_error(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_no_process_survives_the_one_that_started_it(tmp_path, how):
     process = start(tmp_path, "--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "500")
-    read_until(process, "epoch 1/500")
+    read_until(process, " 1/500")
     assert len(left_behind(tmp_path)) == 3
     process.send_signal(how)
     process.communicate(timeout=60)
