@@ -38,7 +38,7 @@ PROGRAMS = {
     "orbit": "{out}/orbit_loop.py {epochs}",
 }
 """What this project does by default, one training after the other, and what a user would pick instead."""
-END = re.compile(r"(?:\S+ +)?epoch \d+\b.*loss|\d+/\d+ - .*loss", re.IGNORECASE)
+END = re.compile(r"(?:\S+ +)?epoch +\d+\b.*loss|\d+/\d+ - .*loss", re.IGNORECASE)
 """A line at the end of an epoch."""
 
 
