@@ -209,6 +209,10 @@ class EpochEnds:
     def __bool__(self) -> bool:
         return bool(self.ends)
 
+    def or_whole(self, trace: Trace) -> EpochEnds:
+        """These, or the end of a training without epochs."""
+        return self if self or not trace.last else EpochEnds((trace.last,))
+
     def place(self, step: int) -> Place:
         """The epoch and the step in it, from the step over the whole training."""
         before = 0

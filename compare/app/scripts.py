@@ -170,7 +170,7 @@ def _write_records(session: ScriptsSession, *, interrupted: bool) -> None:
         like = (first if first.epochs or not second.epochs else second) if model is session.models[0] else None
         for name, trace in zip(model.names, model.traces, strict=True):
             # A training that was interrupted has ended no epoch of which nothing is known.
-            epochs = model.epochs if model.epochs or interrupted or not trace.last else EpochEnds((trace.last,))
+            epochs = model.epochs if interrupted else model.epochs.or_whole(trace)
             write_records(session.folder, name, trace, epochs, like, metrics)
 
 

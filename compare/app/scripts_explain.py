@@ -331,7 +331,8 @@ def _train_twins(
         for name, folder in folders.items():
             for trace in read_traces(folder):
                 if trace.number == reference.number:
-                    write_records(where, name, trace.like(reference), model.epochs, reference, metrics)
+                    epochs = model.epochs.or_whole(trace)
+                    write_records(where, name, trace.like(reference), epochs, reference, metrics)
 
     def measured() -> rounding.Noise:
         return rounding.measure(pair.reference, pair.candidate, read_records(where), start)

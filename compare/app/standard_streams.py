@@ -86,6 +86,8 @@ def _flush() -> None:
     """
     try:
         sys.stdout.flush()
+    except (ValueError, AttributeError):  # user code has closed it, or taken it away
+        return
     except OSError as error:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         if not isinstance(error, BrokenPipeError):  # as of | head -1
