@@ -242,7 +242,7 @@ class Scripts(Files, Replicas, StepByStep):
         group=TWO_SCRIPTS,
     )
     commits: Converted[Texts, tuple[str, ...]] = texts(
-        "with scripts, compare the script, or two, as they are in two commits, each in a Git worktree of its own; the "
+        "with scripts, compare the script, or two, as they are in two commits, each in a temporary clone; the "
         "first is the reference's",
         metavar=("A", "B"),
         group=TWO_SCRIPTS,

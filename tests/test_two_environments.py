@@ -14,7 +14,9 @@ import pytest
 
 import compare
 from compare.app.environments import versions_of
+from compare.app.script_sides import sides_of
 from compare.errors import RequestError
+from compare.modes import Scripts
 
 SCRIPT = """
 import sys
@@ -156,6 +158,26 @@ def test_two_commits_are_compared_and_the_repository_stays_as_it_was(
     assert cause["source"]["file"] == "code/train.py"
     assert (git(repository, "status", "--porcelain"), git(repository, "worktree", "list")) == before
     assert "changes that are not committed are in neither" in (folder / "run.json").read_text()
+
+
+def test_what_is_checked_out_is_not_registered_where_a_killed_process_would_leave_it(
+    tmp_path: Path, repository: Path
+) -> None:
+    """It is a repository of its own, with the files that the user's own filters make, and no changes."""
+    script = repository / "code" / "train.py"
+    git(repository, "config", "filter.loud.smudge", "sed s/print/PRINT/")
+    (repository / ".git" / "info" / "attributes").write_text("train.py filter=loud\n")
+    script.write_text("print('a')")
+    commit(repository, "prints")
+    script.write_text("changed")
+    before = git(repository, "status", "--porcelain")
+    one, two = sides_of(Scripts(scripts=(str(script),), commits=("HEAD~1", "HEAD")), tmp_path)
+    assert Path(two.source).read_text() == "PRINT('a')"
+    assert "faster" in one.about and "prints" in two.about
+    assert (git(repository, "worktree", "list").count("\n"), git(repository, "status", "--porcelain")) == (1, before)
+    checkout = Path(one.source).parent
+    assert git(checkout, "log", "-1", "--format=%s") == "faster\n"
+    assert not git(checkout, "status", "--porcelain")
 
 
 def test_a_commit_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, repository: Path) -> None:

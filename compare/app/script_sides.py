@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -64,9 +64,8 @@ class Commit:
     folder: str
 
 
-@contextmanager
-def sides_of(options: Scripts, work: Path) -> Iterator[list[Side]]:
-    """What runs on each side, or the one script that trains twice; what was checked out is there inside the block.
+def sides_of(options: Scripts, work: Path) -> list[Side]:
+    """What runs on each side, or the one script that trains twice; what is checked out goes into a temporary folder.
 
     Raises:
         RequestError: if there is no such script, interpreter or commit.
@@ -83,17 +82,15 @@ def sides_of(options: Scripts, work: Path) -> Iterator[list[Side]]:
     known = {python: versions_of(python) for python in dict.fromkeys(asked or ())}
     versions = [known.get(python, {}) for python in pythons]
     ends = _ends(options, versions)
-    with ExitStack() as stack:
-        sides: list[Side] = []
-        for number, script in enumerate(scripts):
-            commit = None
-            if options.commits:
-                where = work / f"commit-{number + 1}"
-                script, commit = stack.enter_context(_checked_out(options.commits[number], script, where))
-            name = distinct(printable(Path(script).stem) + ends[number], [each.name for each in sides])
-            source = as_python(script, work / f"notebook-{number}.py")
-            sides.append(Side(name, script, source, pythons[number], versions[number], replicas[number], commit))
-        yield sides
+    sides: list[Side] = []
+    for number, script in enumerate(scripts):
+        commit = None
+        if options.commits:
+            script, commit = _checked_out(options.commits[number], script, work / f"commit-{number + 1}")
+        name = distinct(printable(Path(script).stem) + ends[number], [each.name for each in sides])
+        source = as_python(script, work / f"notebook-{number}.py")
+        sides.append(Side(name, script, source, pythons[number], versions[number], replicas[number], commit))
+    return sides
 
 
 def _for_each(given: Sequence[T], count: int) -> list[T]:
@@ -112,12 +109,15 @@ def _ends(options: Scripts, versions: Sequence[Mapping[str, str]]) -> list[str]:
     return [f"-{apart}-{known[apart]}" if apart else "" for known in versions]
 
 
-@contextmanager
-def _checked_out(commit: str, script: str, where: Path) -> Iterator[tuple[str, Commit]]:
-    """A script as it is in a commit, in a worktree of its own.
+def _checked_out(commit: str, script: str, where: Path) -> tuple[str, Commit]:
+    """A script as it is in a commit, in a clone that shares the repository's objects.
+
+    A worktree would stay registered in the user's repository where this process is killed. The repository itself writes
+    the files, by its own filters and with what it has yet to fetch.
 
     Raises:
-        RequestError: if the script is in no repository, or the commit, or the script in it, does not exist.
+        RequestError: if the script is in no repository, or the commit, or the script in it, does not exist or cannot be
+            checked out.
     """
     given = Path(script).resolve()
     try:
@@ -133,14 +133,17 @@ def _checked_out(commit: str, script: str, where: Path) -> Iterator[tuple[str, C
         _git(top, "cat-file", "-e", f"{exact}:{inside.as_posix()}")
     except subprocess.CalledProcessError:
         raise RequestError(f"--commits {commit}: it has no {inside}") from None
-    _git(top, "worktree", "add", "--detach", str(where), exact)
     try:
-        here = Path.cwd()
-        folder = where / here.relative_to(top) if here.is_relative_to(top) else here
-        about = _git(top, "show", "--no-patch", "--format=commit %h: %s", exact)
-        yield str(where / inside), Commit(about, str(where), str(folder if folder.is_dir() else where))
-    finally:
-        _git(top, "worktree", "remove", "--force", str(where))
+        _git(top, "clone", "--shared", "--no-checkout", str(top), str(where))
+        _git(where, "update-ref", "--no-deref", "HEAD", exact)
+        write = ("read-tree", "--no-sparse-checkout", "--reset", "-u", exact)
+        _git(top, f"--work-tree={where}", *write, GIT_INDEX_FILE=str(where / ".git" / "index"))
+    except subprocess.CalledProcessError as error:
+        raise RequestError(f"--commits {commit}: Git cannot check it out: {' '.join(error.stderr.split())}") from None
+    here = Path.cwd()
+    folder = where / here.relative_to(top) if here.is_relative_to(top) else here
+    about = _git(top, "show", "--no-patch", "--format=commit %h: %s", exact)
+    return str(where / inside), Commit(about, str(where), str(folder if folder.is_dir() else where))
 
 
 def changed_since(script: str) -> bool:
@@ -148,6 +151,7 @@ def changed_since(script: str) -> bool:
     return bool(_git(Path(script).resolve().parent, "status", "--porcelain", "--untracked-files=no"))
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _git(folder: Path, *arguments: str, **variables: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **variables})
+    return ended.stdout.strip()

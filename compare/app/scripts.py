@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -45,12 +46,11 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
         NoVerdictError: if a script raises, or trains nothing.
         KeyboardInterrupt: if it was interrupted, after what there is was judged.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="fit-vs-loop-") as work,
-        sides_of(options, Path(work)) as sides,
-        ScriptRunner([side.python for side in sides]) as runner,
-    ):
-        session = _begin(options, folder, Path(work), runner, sides, console)
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fit-vs-loop-")))
+        sides = sides_of(options, work)
+        runner = stack.enter_context(ScriptRunner([side.python for side in sides]))
+        session = _begin(options, folder, work, runner, sides, console)
         try:
             interrupted = _train(session)
             session.run.save(status=INTERRUPTED if interrupted else TRAINED)
