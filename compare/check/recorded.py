@@ -70,13 +70,18 @@ def other_settings(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str
 def _may_be_same(name: str, a: Any, b: Any) -> bool:
     """Whether two values of a setting may be the same, in the words of two versions of Keras.
 
-    They are the same number in float32; or only one is in a list, such as an axis; or an axis is counted from the end.
+    They are the same number in float32, or numbers of the same size where only one is in a list: an axis, one for each
+    dimension, or the ends of a range around 0. An axis may be counted from the end.
     """
-    if a == b or isinstance(a, Mapping | list) != isinstance(b, Mapping | list):
+    if a == b or isinstance(a, Mapping) != isinstance(b, Mapping):
         return True
     with suppress(TypeError, ValueError):  # not numbers
         one, other = (np.asarray(each, np.float32) for each in (a, b))
-        return np.array_equal(one, other) or (name == "axis" and bool(((one < 0) != (other < 0)).all()))
+        if one.ndim != other.ndim and name != "axis":
+            one, other = abs(one), abs(other)
+        elif one.size != other.size:
+            return False
+        return bool((one == other).all()) or (name == "axis" and bool(((one < 0) != (other < 0)).all()))
     return False
 
 
