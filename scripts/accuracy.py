@@ -3,7 +3,7 @@
 
     scripts/accuracy.py detector           # the short check on right loops, planted bugs and unknown ones, everywhere
     scripts/accuracy.py styles             # the same on right and faulty loops in any style, on many experiments
-    scripts/accuracy.py calibration        # how far loops are from fit, in units of fit's distance to its noise twins
+    scripts/accuracy.py calibration        # how far loops are from fit, in units of its perturbed runs' distance
     scripts/accuracy.py watching           # what --scripts adds to the CPU time of a step
     scripts/accuracy.py time-to-cause      # how long one waits for a cause after the first different step
 

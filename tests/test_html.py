@@ -421,7 +421,7 @@ def test_noise_twins_are_the_band(tmp_path: Path, block: int, monkeypatch: pytes
     page = Page(finish(folder) / "report.html")
     told = {name: rows[0][1] for _, name, rows in page.charts[0]}
     assert "rounding alone: 1.41e-07" in told["epoch 1, step 3"] and "rounding" not in told["epoch 1, step 2"]
-    assert "rounding alone, measured by noise twins" in page.text
+    assert "rounding alone, measured by perturbed runs" in page.text
     (_, _, gaps), *_ = gaps_of(folder, Verdict.read(folder / "verdict.json"))
     assert np.isnan(gaps.noise[:3]).all() and (np.diff(gaps.noise[3:]) >= 0).all()
 
@@ -991,12 +991,23 @@ def test_the_list_says_what_was_reached_what_failed_and_what_was_a_sample(tmp_pa
     assert "fit cannot run: Keras 3's fit" in rows["refused"] and "sample" not in rows["refused"]
 
 
+def test_the_error_of_a_reference_is_said_once_of_several_comparisons(tmp_path: Path) -> None:
+    failure = recorded.Failure("fit", "ValueError: no", "fix your trainer fit")
+    folder = finish(tmp_path / "run", ("fit", "one", "two"), failure=failure)
+    listed = Page(html.write_index(tmp_path)).text
+    printed = terminal.as_text(Verdict.read(folder / "verdict.json"))
+    for text in (Page(folder / "report.html").text, listed, printed):
+        assert text.count("ValueError: no") == 1, text
+    assert "two and fit cannot be compared, because fit failed" in printed
+
+
 def test_a_trainer_that_failed_leaves_no_empty_charts(tmp_path: Path) -> None:
     record(tmp_path / "run", "fit")
     failure = recorded.Failure("mine", "ValueError: no", "fix your trainer mine")
     folder = finish(tmp_path / "run", ("fit", "mine"), failure=failure)
     page = Page(folder / "report.html")
     assert "Nothing has been compared." in page.text and "no timeline" not in page.text
+    assert page.text.count("ValueError: no") == page.text.count("fix your trainer mine") == 1
     assert not [heading for heading in page.headings if "gap to" in heading]
     assert all(gap is None for _, gap in page_model.page_of(folder)["charts"])
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from compare.app import cli, standard_streams
 from compare.app.publish import judge_and_publish
 from compare.app.ready import fail
-from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError
+from compare.errors import MAY_PASS, NO_MEMORY, NoVerdictError, RequestError, TrainerFailedError
 from compare.naming import Code
 from compare.options import request
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
@@ -153,7 +153,7 @@ def test_a_watcher_sees_that_weights_are_equal_until_they_differ() -> None:
 
 
 @pytest.mark.parametrize("columns", [20, 39, 79, 99, 119, 200])
-@pytest.mark.parametrize("head", ["fit  epoch 1/2", "a-trainer-with-a-very-long-name, noise twin 12  epoch 99/100"])
+@pytest.mark.parametrize("head", ["fit  epoch 1/2", "a-trainer-with-a-very-long-name, perturbed run 12  epoch 99/100"])
 @pytest.mark.parametrize("note", ["", "weights differ", "waiting for the first step, 12 s"])
 def test_a_line_of_progress_fits_whatever_the_width(columns: int, head: str, note: str) -> None:
     for fraction, rate, left in ((0.0, None, None), (0.5, 123456.7, 7262.0), (1.0, 0.4, 0.0)):
@@ -395,6 +395,32 @@ def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[st
 
 
 @pytest.mark.parametrize(
+    ("terminal", "quiet", "told"),
+    [(True, False, "mine failed"), (False, False, "ValueError: no .*"), (True, True, "ValueError: no .*")],
+)
+def test_the_last_line_repeats_no_error_that_the_same_terminal_has_shown(
+    terminal: bool, quiet: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, quiet=quiet)
+
+    def fails(*_: Any, **__: Any) -> None:
+        try:
+            raise ValueError("no")
+        except ValueError as error:
+            run = RunJson(folder=tmp_path, trainers=["fit", "mine"])
+            fail(run, "mine", error, console)
+            run.save()
+            raise
+
+    monkeypatch.setattr("compare.app.session.carry_out", fails)
+    monkeypatch.setattr(standard_streams, "console", lambda **_: console)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    with pytest.raises(NoVerdictError) as raised:
+        cli.carry_out_and_report(request(), tmp_path)
+    assert re.fullmatch(rf"{told} \(traceback in .*tensorflow\.log\)", str(raised.value))
+
+
+@pytest.mark.parametrize(
     ("epochs", "begins"),
     [
         (1, "so far (interrupted in epoch 2 of 3), loop trains exactly like fit: "),
@@ -427,9 +453,10 @@ def test_how_many_times_rounding_is_a_number_that_can_be_read(ratio: float, time
     training = Training("different", None, Difference(1, 8), 8, noise=Noise.of(2, ratio, (1, 8), "w"))
     told = sentence(Comparison("loop", training, Reporting(None, {})), "fit")
     assert (
-        f"; the gap is {times} times the effect of rounding alone (at step 8 of epoch 1; measured with 2 noise " in told
+        f"; the gap is {times} times the effect of rounding alone (at step 8 of epoch 1; measured with 2 perturbed "
+        in told
     )
-    assert "noise twins, repeated trainings with changes as small as rounding)" in told
+    assert "perturbed runs, repeated trainings with changes as small as rounding)" in told
 
 
 def test_escape_sequences_in_errors_and_names_are_shown_as_text() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import pydoc
 import re
 from pathlib import Path
 
@@ -23,6 +25,31 @@ from compare.check.used import ALONE, AVERAGES, SCRIPT, SCRIPT_ALONE, SETS_RATE,
 from compare.check.words import TEXTS, said
 from compare.reporting.terminal import as_text
 from compare.watch.trace import ON_BATCHES
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def texts_for_people():
+    """What people read, with its file: pages, guide, help, docstrings, and literals that are sentences."""
+    for pattern in ("*.md", "reports/**/*.md", "reports/**/*.html", "reports/**/*.ipynb", "**/templates/*"):
+        yield from ((path, re.sub(r"--twins|band.twins", "", path.read_text())) for path in ROOT.glob(pattern))
+    for path in [*ROOT.glob("compare/**/*.py"), *ROOT.glob("scripts/**/*.py")]:
+        tree = ast.parse(path.read_text())
+        alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        shown = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in alone]
+        yield from ((path, node.value) for node in shown if isinstance(node.value, str) and " " in node.value)
+        if path.parent.name == "scripts" or path == Path(compare.__file__):
+            yield path, ast.get_docstring(tree) or ""
+    for name in compare.__all__:
+        yield (
+            name,
+            "".join(pydoc.plain(pydoc.render_doc(getattr(compare, name))).split("Data descriptors inherited")[:1]),
+        )
+
+
+def test_runs_that_measure_rounding_have_one_name():
+    assert not [(path, text) for path, text in texts_for_people() if re.search(r"\b[Tt]wins?\b", text)]
+    assert [path for path, text in texts_for_people() if "perturbed run" in text]
 
 
 @pytest.mark.parametrize("id", CATALOGUE)

@@ -150,12 +150,14 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
     """
     from compare.app.cluster_session import take_part  # noqa: PLC0415 (lazy)
     from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
+    from compare.records.run_json import RunJson  # noqa: PLC0415 (lazy: needs packages)
 
     signals.catch()
     console = standard_streams.console(quiet=options.quiet)
     if _helps(options):
         take_part(options, folder)
         return 0
+    seen_once = console.is_terminal and not console.quiet and sys.stderr.isatty()
     with stderr_to(folder / "tensorflow.log"):
         try:
             return carry_out(options, folder, console, command=True).exit_status
@@ -163,8 +165,11 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
             raise
         except Exception as error:  # a user's trainer raised: the verdict says so
             print_traceback()
-            text = f"{describe(error)} (traceback in {shown_path(folder)}/tensorflow.log)"
-            raise NoVerdictError(text) from error
+            text = describe(error)
+            printed = [each["side"] for each in RunJson.read(folder).failures or () if each["error"] == text]
+            if printed and seen_once:  # in the same terminal, when it was raised
+                text = f"{printed[0]} failed"
+            raise NoVerdictError(f"{text} (traceback in {shown_path(folder)}/tensorflow.log)") from error
 
 
 def _regular(path: str, flags: int) -> int:

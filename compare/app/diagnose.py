@@ -39,10 +39,10 @@ def diagnose(session: Session, early: Callable[[], dict[str, Report]] = dict) ->
     # With what the check found: it may leave nothing for twins to explain.
     for pair in _not_identical(replace(recorded, run=run)):
         if pair.noise_start is not None:
-            what = f"noise twins of {pair.anchor.trainer} to measure rounding"
+            what = f"perturbed runs of {pair.anchor.trainer} to measure rounding"
             how = "from there on, all weights are moved by one unit in the last place before every step"
             tell(session.console, f"{pair.candidate.trainer} is not identical. Training {what}: {how} …")
-            with surviving(session.console, "The noise twins"):
+            with surviving(session.console, "The perturbed runs"):
                 _train_twins(session, pair, pair.noise_start)
 
 
@@ -120,7 +120,7 @@ def _train_twins(session: Session, pair: Pair, start: Place) -> None:
         epochs = range(1, last + 1)
         least, most = count + (rounding.TWINS if last == first_epoch else 1), count + rounding.MORE_TWINS
         for (twin,), loud in rounding.wanted_twins(measured, count, least, most):
-            with session.progress(f"{name}, noise twin {twin}", epochs) as line:
+            with session.progress(f"{name}, perturbed run {twin}", epochs) as line:
                 sinks: list[Sink] = [Recorder(where, metrics, rounding.twin_name(twin, loud), seed), line]
                 run = TwinRun(session.task, seed=seed, epochs=epochs, start=start, twin=twin, loud=loud, sinks=sinks)
                 with without_idle_waits():

@@ -353,7 +353,7 @@ def _train_twins(
                 session.passes += 1
                 nudges = [Nudge(step, number, rounding.LOUD if loud else 1) for number in missing]
                 settings = [replace(session.settings(0), nudge=nudge, begins=False) for nudge in nudges]
-                run_scripts(session, settings, [f"noise twin {number}" for number in missing])
+                run_scripts(session, settings, [f"perturbed run {number}" for number in missing])
                 session.twins |= {(step, n): Path(each.folder) for n, each in zip(missing, settings, strict=True)}
             write({rounding.twin_name(number, loud): session.twins[step, number] for number in numbers})
         if len(session.models) == 1 or step > first or measured().reproduced:
@@ -550,7 +550,7 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
     run_scripts(
         session,
         [*settings, *twins.values()],
-        [session.names[side] for side in session.sides] + ["noise twin"] * len(twins),
+        [session.names[side] for side in session.sides] + ["perturbed run"] * len(twins),
     )
 
     def seen(side: int, of: Settings, model: ModelPair) -> CloseUp | None:

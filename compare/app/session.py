@@ -281,8 +281,9 @@ def _print_first_lines(session: Session, problems: list[preflight.Problem]) -> N
     )
     for line in details(run.content()) if session.options.verbose else ():
         tell(console, line)
-    labels = {preflight.WARNING: "Warning"}
-    for line in dict.fromkeys(f"{labels.get(each.severity, 'Cannot run')}: {each}" for each in problems):  # each once
+    labels = {preflight.WARNING: "Warning"} | ({preflight.CANNOT_RUN: "Cannot run"} if session.options.force else {})
+    told = [each for each in problems if each.severity in labels]  # of what ends the run, the verdict says the rest
+    for line in dict.fromkeys(f"{labels[each.severity]}: {each}" for each in told):  # each once
         tell(console, line)
 
 

@@ -303,7 +303,7 @@ class Checker:
                 return replace(training, verdict=ALIKE, noise=noise)
         training = self._twins.judge(comparison, *records).training
         if training.verdict == DIFFERENT and training.noise and training.noise.ratio < rounding.HOPELESS * FACTOR:
-            reason = "every step is right, but the weights are further apart than the noise twins explain"
+            reason = "every step is right, but the weights are further apart than the perturbed runs explain"
             return replace(training, verdict=INCONCLUSIVE, reason=reason)
         return training
 
@@ -389,7 +389,7 @@ class Checker:
         told = [*(words.said(each) for each, _ in judgement.evidence), *failures]
         details = "; ".join(told) or "its updates differ from those of the experiment's optimizer"
         reason = f"the experiment's loss and optimizer do not explain {self.reference.name}'s own steps ({details})"
-        return NotApplicable("replay", f"{reason}, so no cause is named and noise twins decide")
+        return NotApplicable("replay", f"{reason}, so no cause is named and perturbed runs decide")
 
     def _reference_case(self) -> tuple[Case, Judgement] | NotApplicable:
         """The reference compared with the replay, which measures rounding and shows whether the reference is wrong."""
@@ -402,7 +402,7 @@ class Checker:
                     case.floor = max(case.floor, off)
                 self._judged = case, judge_training(case)
             except Exception as error:
-                reason = f"the experiment's steps cannot be recomputed ({survived(error)}), so noise twins decide"
+                reason = f"the experiment's steps cannot be recomputed ({survived(error)}), so perturbed runs decide"
                 self._judged = NotApplicable("replay", reason)
         return self._judged
 

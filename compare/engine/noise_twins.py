@@ -1,4 +1,7 @@
-"""Noise twins: repeat the reference with noise in the weights after every step, to measure the effect of rounding."""
+"""Noise twins repeat the reference with noise in the weights after every step, to measure the effect of rounding.
+
+People read of them as perturbed runs.
+"""
 
 from __future__ import annotations
 

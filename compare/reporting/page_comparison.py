@@ -16,6 +16,7 @@ from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import (
     advice_on_numbers,
     differing_numbers,
+    known_from,
     sentence,
     silent,
     unreported,
@@ -25,7 +26,17 @@ from compare.reporting.sentences import (
 from compare.verdict.model import Comparison, Difference, Finding
 
 
-def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> dict[str, Any]:
+def comparison_views(files: RunFiles, stories: str) -> list[dict[str, Any]]:
+    """All comparisons of a run; the error of a trainer is told with the first of them only."""
+    known: list[str] = []
+    views = []
+    for entry in files.comparisons:
+        views.append(comparison_view(entry, files, stories, known))
+        known += known_from(entry)
+    return views
+
+
+def comparison_view(entry: Comparison, files: RunFiles, stories: str, known: Sequence[str] = ()) -> dict[str, Any]:
     """One candidate compared with its reference; a text is empty if there is nothing to say.
 
     ``stages`` are those of the step where they diverge, as far as they were seen; of ``causes``, ``known`` is the entry
@@ -36,7 +47,7 @@ def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> dict[st
     return {
         "entry": entry,
         "reference": reference_name(entry, reference),
-        "sentence": sentence(entry, reference) + ".",
+        "sentence": sentence(entry, reference, known) + ".",
         "basis": _basis(entry, files),
         "where": where(entry),
         "causes": [_named_cause(cause, entry, files, stories) for cause in entry.causes],
@@ -80,7 +91,7 @@ def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: st
 def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     """What the verdict is based on: (heading, sentence) pairs."""
     if entry.failure:
-        return [("What happened", entry.failure.error)]
+        return []  # the sentence says it
     weights = [("Weights", "Not seen: only logged numbers were compared.")]
     if entry.weights_seen:
         weights = _basis_of_weights(entry, files.scope)

@@ -15,7 +15,7 @@ from compare.naming import label
 from compare.records import has_records, read_file
 from compare.reporting import pictures, run_files, svg, weight_pictures
 from compare.reporting.charts import Chart
-from compare.reporting.page_comparison import comparison_view
+from compare.reporting.page_comparison import comparison_views
 from compare.reporting.page_tables import (
     cost_headings,
     cost_rows,
@@ -72,7 +72,7 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
         "files": files,
         "title": run.get("title") or label(files.options["experiment"]),
         "answer": _answer(files),
-        "comparisons": [comparison_view(entry, files, stories) for entry in files.comparisons],
+        "comparisons": comparison_views(files, stories),
         "finished": ", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
         "summary": summary(files, costs),
         "timeline": _drawn(weight_pictures.timeline(files, compared)),
@@ -187,7 +187,7 @@ def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
         more = "see the evidence below" if first.evidence else ""
         return "No known cause", "only reported numbers differ" if advice_on_numbers(first) else more
     if verdict == "alike":
-        return "Rounding", "measured with noise twins" if first.training.noise else ""
+        return "Rounding", "measured with perturbed runs" if first.training.noise else ""
     if verdict == "inconclusive":
         return "Too little evidence", "see below for the reason"
     return "Nothing to explain", ""

@@ -102,7 +102,7 @@ def gap_chart(files: RunFiles, name: str) -> Chart | None:
     if any(envelope.values()):
         band = _widened(envelope)
         bands.insert(0, Band("twins", dict.fromkeys(band, 0.0), band))
-        labels.append((list(envelope.values())[-1], "noise twins"))
+        labels.append((list(envelope.values())[-1], "perturbed runs"))
         heights += [value for value in envelope.values() if value > 0]
     size = "equal in every epoch" if not heights else f"up to {max(heights):.2e}"
     title, summary = f"{name}: gap to {reference}", f"{name}: the gap is {size}"

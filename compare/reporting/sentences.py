@@ -37,6 +37,11 @@ def sentence(comparison: Comparison, reference: str, known: Sequence[str] = ()) 
     return text
 
 
+def known_from(comparison: Comparison) -> list[str]:
+    """Of which side the error is known to who has read the sentence on a comparison."""
+    return [comparison.failure.side] if comparison.failure else []
+
+
 def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str:
     """The sentence on a comparison, as far as it was trained."""
     candidate, training, reporting = comparison.candidate, comparison.training, comparison.reporting
@@ -47,7 +52,7 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
         who = f"{failure.side} cannot run" if failure.side else "no trainer can run"
         why = f"{who}: {failure.error}; {failure.remedy}"
         if failure.side in known:
-            why = f"{failure.side} failed; {failure.remedy}"
+            why = f"{f'{failure.side} failed' if failure.side else who}; {failure.remedy}"
         return f"{candidate} and {reference} cannot be compared, because {why}"
     if not comparison.weights_seen:  # of logs: what was compared were curves
         curves = f"{candidate} compared with {reference}: {training.reason}"
@@ -368,7 +373,7 @@ def _divergence(training: Training) -> str:
 
 
 def _noise(training: Training) -> str:
-    """A clause that compares the gap with the noise twins, if there are any."""
+    """A clause that compares the gap with the perturbed runs, if there are any."""
     noise = training.noise
     if noise is None:
         return ""
@@ -389,7 +394,7 @@ def _noise(training: Training) -> str:
 
 
 def _twins(noise: rounding.Noise) -> str:
-    return "a noise twin" if noise.twins == 1 else f"{noise.twins} noise twins"
+    return "a perturbed run" if noise.twins == 1 else f"{noise.twins} perturbed runs"
 
 
 def _times(ratio: float) -> str:

@@ -22,6 +22,7 @@ from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, S
 from compare.reporting.live import UNLIMITED, live_line, progress_line
 from compare.reporting.sentences import (
     causes,
+    known_from,
     misnamed,
     sentence,
     silent,
@@ -292,6 +293,7 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
     for each in verdict.comparisons:
         console.print()
         tell(console, sentence(each, verdict.reference, known) + ".", style_of(each.verdict), head=f"{each.verdict}: ")
+        known = [*known, *known_from(each)]
         if text := stage_sentence(each, verdict.reference):
             tell(console, text + ".")
         for text in filter(None, (misnamed(each, verdict.reference), silent(each))):

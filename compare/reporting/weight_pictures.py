@@ -163,7 +163,7 @@ def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band]
     if noisy is not None:
         at = [i for i in range(0, len(noisy.steps), every) if np.isfinite(noisy.noise[i])]
         top = {float(noisy.first + i): float(noisy.noise[i]) for i in at}
-        labels = [(list(top.values())[-1], "rounding alone, measured by noise twins")] if top else []
+        labels = [(list(top.values())[-1], "rounding alone, measured by perturbed runs")] if top else []
         return [Band("twins", dict.fromkeys(top, 0.0), top)], labels
     first = series[0]
     steps = [*range(0, len(first.steps), every), len(first.steps) - 1]

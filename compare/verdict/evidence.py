@@ -37,7 +37,9 @@ def with_noise(
         reason = f"{name} does not give the same weights when it is run again, so nothing can be compared with it"
         training = replace(training, verdict=INCONCLUSIVE, reason=reason)
     elif noise.so_far:
-        reason = "rounding explains the gap for as long as the noise twins were trained, but they ended before the runs"
+        reason = (
+            "rounding explains the gap for as long as the perturbed runs were trained, but they ended before the runs"
+        )
         training = replace(training, verdict=INCONCLUSIVE, reason=reason)
     return replace(comparison, training=training, reporting=reporting)
 

@@ -28,7 +28,7 @@ CAUSES = [
         explanation=(
             "One operation gave NaN or infinity: the logarithm or the root of zero, a division by a count of zero, an "
             "overflow, a learning rate that is too high. From then on every weight that its gradient reaches is lost, "
-            "so it leads all other causes. Rounding does not explain it, so no noise twins are trained."
+            "so it leads all other causes. Rounding does not explain it, so no perturbed runs are trained."
         ),
         wrong="per_example = -tf.reduce_sum(tf.one_hot(y, 10) * tf.math.log(predictions), axis=-1)  # of logits",
         remedy=(
