@@ -151,6 +151,10 @@ def test_the_page_cites_the_users_own_line_where_it_was_seen(tmp_path: Path) -> 
     text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
     assert "Your code, mine.py, line 14 loss = loss_fn(y, logits) < 1" in text
     assert re.sub(r"\s+", " ", CATALOGUE[cause["id"]].wrong) not in text, "instead of an example"
+    cause["source"]["instead"] = "loss = right(y, logits)"
+    text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
+    assert "Write instead loss = right(y, logits)" in text
+    assert re.sub(r"\s+", " ", cause["remedy"]) not in text, "which may use other names"
 
 
 def test_the_page_of_other_numbers_from_equal_weights_says_which_and_what_to_do(tmp_path: Path) -> None:

@@ -165,6 +165,39 @@ def test_the_line_that_has_made_the_loss_is_cited_for_what_it_is_made_of(
     assert source is not None and source.line == line
 
 
+FLAG, MEAN, SUM = "training-flag-missing", "loss-not-divided-by-replicas", "loss-summed"
+FULL, SHORT = "tf.nn.compute_average_loss(one(y, p), global_batch_size=64)", "tf.nn.compute_average_loss(one(y, p))"
+
+
+@pytest.mark.parametrize(
+    ("cause", "text", "instead"),
+    [
+        (FLAG, "out = self.net(x)  # here", "out = self.net(x, training=True)  # here"),
+        (FLAG, "return model(batch.x, training=False)", "return model(batch.x, training=True)"),
+        *((FLAG, text, "") for text in ("l = loss(y, model(x))", "h = model.fit(x)", "p = model(", "model(x)")),
+        (FLAG, "out = model(x, training=True)", ""),
+        (SUM, "loss = tf.reduce_sum(per_example)", "loss = tf.nn.compute_average_loss(per_example)"),
+        (SUM, "loss = tf.reduce_sum(one(y, p))", "loss = tf.nn.compute_average_loss(one(y, p))"),
+        *((SUM, f"loss = {text}", "") for text in ("tf.reduce_sum(x, 0)", "tf.reduce_sum(x) + penalty", "sum(x)")),
+        ("loss-constant-denominator", f"loss = {FULL}", f"loss = {SHORT}"),
+        ("loss-constant-denominator", f"loss = {FULL} + penalty", ""),
+        (MEAN, "l = tf.reduce_mean(x)", "l = tf.reduce_mean(x) / tf.distribute.get_strategy().num_replicas_in_sync"),
+        ("regularization-missing", "loss = loss_fn(y, predictions)", ""),
+    ],
+)  # fmt: skip
+def test_a_line_is_rewritten_only_where_all_that_it_computes_is_the_mistake(
+    cause: str, text: str, instead: str
+) -> None:
+    assert CATALOGUE[cause].instead_of(text) == instead
+    kind, key = ("inputs", "line") if cause == FLAG else ("loss", "made")
+    events = [Event(kind, 0, {key: ("/a/loop.py", number, text)}, []) for number in (7, 8)]
+    one, two = (CloseUp({STEP: events[:count]}).steps for count in (1, 2))
+    stage = CATALOGUE[cause].stages[0]
+    for seen, usual, expected in ((one, True, instead), (one, False, ""), (two, True, "")):
+        source = CATALOGUE[cause].line_in(CloseUp(seen), STEP, stage, usual=usual)
+        assert source is not None and source.instead == expected, "which of two lines it is, is not known"
+
+
 def test_weights_of_a_column_are_one_for_each_example() -> None:
     (event,) = RIGHT.of(STEP, "targets")
     weight = np.arange(8, dtype=np.float32)

@@ -169,7 +169,12 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
             sides.right_name if variant.by_right else sides.other_name,
             sides.named(variant.evidence).but(**place),
             variant.remedy or cause.remedy_for(used),
-            cause.line_in(sides.right if variant.by_right else sides.other, sides.step, located.stage or ""),
+            cause.line_in(
+                sides.right if variant.by_right else sides.other,
+                sides.step,
+                located.stage or "",
+                usual=not variant.remedy,
+            ),
         )
         for cause, variant in explanation
     ]

@@ -275,8 +275,12 @@ def causes(comparison: Comparison) -> list[str]:
     for cause in comparison.causes:
         side = f" (in {cause.side})" if cause.side else ""
         lines += [f"  cause: {cause.id}{side}: {cause.evidence}."]
-        lines += [Code(f"    at {cause.source}")] if cause.source else []
-        lines += [Code(f"    {line}") for line in cause.remedy.splitlines()]
+        source, advice = cause.source, cause.remedy.splitlines()
+        if source is not None and source.instead:
+            advice = [f"at {source.file}:{source.line}:", f"- {source.text}", f"+ {source.instead}"]
+        elif source is not None:
+            advice = [f"at {source}", *advice]
+        lines += [Code(f"    {line}") for line in advice]
     lines += [f"  {'besides' if comparison.causes else 'evidence'}: {text}." for text in comparison.evidence or ()]
     return lines or (
         [f"  no known cause explains this: {advice}." for advice in [advice_on_numbers(comparison)] if advice]

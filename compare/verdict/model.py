@@ -135,11 +135,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class Source:
-    """A line of a user's code."""
+    """A line of a user's code.
+
+    Attributes:
+        instead: the line to write in its place; empty if no line is known to be right there.
+    """
 
     file: str
     line: int
     text: str
+    instead: str = ""
 
     @classmethod
     def of(cls, line: tuple[str, int, str] | None) -> Source | None:

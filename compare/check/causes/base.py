@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from compare.check.measurement import Measurement
@@ -89,6 +90,11 @@ CALLED = {
 }  # fmt: skip
 """The event whose line of code is shown for a difference in a stage: a call of model, loss, tape or optimizer."""
 
+ARGUMENT = r"((?:[^(),]|\([^()]*\))+)"
+"""A pattern of one argument of a call, in rewritten lines."""
+_HEAD, _TAIL = r"(?:\w+ = |return )", r"(?: *#.*)?"
+"""What stands before and after what is rewritten in a line: it is all that the line computes."""
+
 Recorded = Callable[[Sides, Located], Iterable[Variant]]
 """Variants that two recorded sides show. One without changes was seen; what others change of the loss is predicted."""
 
@@ -119,6 +125,7 @@ class Cause:
         remedy: what to write instead, in code.
         remedies: other remedies, each by the words of ``Used`` that must all hold; the first such one counts.
             "{optimizer}" in them is the class of the other side's optimizer.
+        rewrites: by a pattern of a whole line that makes the mistake, what to write in its place.
         recognised: how the check recognises it, in a sentence or two.
         met: where users met it, one "title, URL" per line; empty if nothing public was found.
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
@@ -139,6 +146,7 @@ class Cause:
     wrong: str = ""
     remedy: str
     remedies: Mapping[str, str] = field(default_factory=dict)
+    rewrites: Mapping[str, str] = field(default_factory=dict)
     recognised: str = ""
     met: str = ""
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
@@ -160,8 +168,19 @@ class Cause:
         texts = (text for words, text in self.remedies.items() if used.words.issuperset(words.split()))
         return next(texts, self.remedy).replace("{optimizer}", used.optimizer)
 
-    def line_in(self, close_up: CloseUp, step: int, stage: str) -> Source | None:
-        """The line of the user's code that makes this mistake in a step; None if it was not seen."""
+    def instead_of(self, line: str) -> str:
+        """The line to write in place of one that makes this mistake; empty if it is written in no known way."""
+        found = (
+            (re.fullmatch(f"(?P<head>{_HEAD}){wrong}(?P<tail>{_TAIL})", line), right)
+            for wrong, right in self.rewrites.items()
+        )
+        return next((match.expand(rf"\g<head>{right}\g<tail>") for match, right in found if match), "")
+
+    def line_in(self, close_up: CloseUp, step: int, stage: str, *, usual: bool = True) -> Source | None:
+        """The line of the user's code that makes this mistake in a step; None if it was not seen.
+
+        It says what to write instead if the step has one such line only, and the remedy is the ``usual`` one.
+        """
         if self.called is None:
             return None
         stage = self.stages[0] if self.stages and stage not in self.stages else stage
@@ -169,7 +188,9 @@ class Cause:
         if stage == LOSS:
             shown.insert(not self.of_whole_loss, (CALLED[GRADIENTS], "made"))
         for kind, key in shown:
-            for event in close_up.of(step, kind):
-                if line := event.info.get(key):
-                    return Source.of(line)
+            lines = dict.fromkeys(tuple(line) for event in close_up.of(step, kind) if (line := event.info.get(key)))
+            source = Source.of(next(iter(lines), None))
+            if source is not None:
+                alone = usual and len(lines) == 1
+                return replace(source, instead=self.instead_of(source.text)) if alone else source
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.check.causes.base import Cause, Measurement, Recorded, Variant
+from compare.check.causes.base import ARGUMENT, Cause, Measurement, Recorded, Variant
 from compare.check.recipe import (
     BROADCAST,
     OTHER_LOGITS,
@@ -511,6 +511,9 @@ CAUSES = (
         "gradients: the sum of R means is R times the mean.",
         wrong="loss = tf.reduce_mean(per_example)  # over this replica's examples",
         remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync",
+        rewrites={
+            rf"(tf\.reduce_mean\({ARGUMENT}\))": r"\2 / tf.distribute.get_strategy().num_replicas_in_sync",
+        },
         recognised="The gradient passed to the optimizer is the right one times the number of replicas, in every step "
         "of the check; or this holds for the data's loss alone, and the regularization is right.",
         met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy", "Define the loss '
@@ -546,6 +549,7 @@ CAUSES = (
         wrong="loss = tf.reduce_sum(per_example)",
         remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # not tf.reduce_sum",
         remedies={ALONE: "loss = tf.reduce_mean(per_example)  # not tf.reduce_sum"},
+        rewrites={rf"tf\.reduce_sum\({ARGUMENT}\)": r"tf.nn.compute_average_loss(\2)"},
         recognised="The gradients match if every example has weight 1, or one over the number of replicas, in full and "
         "in short batches alike; a constant factor would not match both.",
         met='"Cannot optimize with tf.reduce_sum(), but with tf.reduce_mean()" (question and answer, in Chinese), '
@@ -562,6 +566,11 @@ CAUSES = (
         "epoch is usually shorter; its examples then count too little.",
         wrong="loss = tf.nn.compute_average_loss(per_example, global_batch_size=GLOBAL_BATCH_SIZE)",
         remedy="loss = tf.nn.compute_average_loss(per_example)  # without global_batch_size; fit does the same",
+        rewrites={
+            rf"tf\.nn\.compute_average_loss\({ARGUMENT}, *global_batch_size *= *{ARGUMENT}\)": (
+                r"tf.nn.compute_average_loss(\2)"
+            ),
+        },
         recognised="The gradients of full batches are right. Those of short batches match if each example has a "
         "weight of one over the size of a full batch, or over another constant, which is measured in the first step "
         "and must match all steps.",

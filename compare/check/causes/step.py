@@ -287,6 +287,9 @@ CAUSES = (
         "any batch normalization uses its moving statistics.",
         wrong="predictions = model(x)",
         remedy="predictions = model(x, training=True)",
+        rewrites={
+            r"((?:self\.)?\w+)\(([\w.]+)(?:, training=False)?\)": r"\2(\3, training=True)",
+        },
         recognised="The gradients match those of the model called with training=False on the same batch.",
         met='"Transfer learning trained by custom TF 2.0 training loop performs worse than keras fit", '
         "https://github.com/tensorflow/tensorflow/issues/31184\n"
