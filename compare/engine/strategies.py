@@ -13,7 +13,7 @@ import tensorflow as tf
 from compare import signals
 from compare.engine.insides_tensorflow import is_op_determinism_enabled, multi_device_iterator_ops
 from compare.engine.tf_config import meet, this_task
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError
 from compare.patching import patch, undone
 from compare.strategy_specs import MOST_REPLICAS, SPECS
 
@@ -185,9 +185,12 @@ def without_idle_waits() -> Iterator[None]:
 
 def serve() -> None:
     """Runs a worker or parameter server of a ParameterServerStrategy until the process is terminated."""
-    meet()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    server = tf.distribute.Server(
-        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc", start=True
-    )
+    kind, index = resolver.task_type, resolver.task_id
+    try:
+        # First: the chief connects to what answers, and TensorFlow 2.16 aborts it if that was something else.
+        server = tf.distribute.Server(resolver.cluster_spec(), job_name=kind, task_index=index, protocol="grpc")
+    except tf.errors.UnknownError as error:
+        raise NoVerdictError(f"{error.message} of {kind} {index} in TF_CONFIG: choose a free port") from None
+    meet(serving=True)
     server.join()

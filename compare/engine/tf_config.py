@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +96,14 @@ def _is_address(address: Any) -> bool:
     return bool(host) and bool(re.fullmatch("[0-9]{1,5}", port)) and 0 < int(port) < 2**16
 
 
-def meet() -> None:
+def meet(*, serving: bool = False) -> None:
     """Waits until every task of the cluster in ``TF_CONFIG`` has started. Call it before TensorFlow waits for them.
 
     TensorFlow would wait indefinitely while holding Python's global interpreter lock, so that no signal, not even
     Ctrl-C, could end the process.
+
+    Args:
+        serving: whether TensorFlow's server listens at this task's address already.
 
     Raises:
         NoVerdictError: if a task has not started within ``JOIN_SECONDS``.
@@ -108,7 +111,8 @@ def meet() -> None:
     cluster, kind, index = _parsed(os.environ["TF_CONFIG"])
     addresses = {(name, i): address for name, listed in cluster.items() for i, address in enumerate(listed)}
     deadline = time.monotonic() + JOIN_SECONDS
-    with _answering(addresses.pop((kind, index))):
+    own = addresses.pop((kind, index))
+    with nullcontext() if serving else _answering(own):
         while addresses:
             addresses = {task: address for task, address in addresses.items() if not _answers(address)}
             if addresses and time.monotonic() > deadline:
