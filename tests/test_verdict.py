@@ -31,11 +31,12 @@ from compare.records import (
 )
 from compare.records import model as records
 from compare.records.codec import decode
+from compare.records.run_json import RunJson
 from compare.reporting import sentences
 from compare.reporting.sentences import sentence, where
 from compare.verdict.evidence import with_noise
-from compare.verdict.exact import compare_records, noise_start, paired_steps, within_rounding
-from compare.verdict.judge import Pair
+from compare.verdict.exact import compare_records, noise_start, paired_steps, rests, within_rounding
+from compare.verdict.judge import Pair, Recorded, judge
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training, Verdict
 from compare.verdict.outcomes import EXIT_STATUS, FROM_BEST, worst
 from compare.verdict.rounding import measure
@@ -674,6 +675,21 @@ def test_steps_that_accumulate_gradients_pair_with_the_updates_of_the_other_side
     assert (off.verdict, off.first_difference) == ("different", Difference(2, 2, since_step=1)), (
         "by the reference's numbers"
     )
+
+
+@pytest.mark.parametrize("ends", [(2, 1), (3, 1), (4, 2)])
+def test_accumulated_steps_of_an_interrupted_first_epoch_are_not_held_against_updates(
+    train: Train, ends: tuple[int, int]
+) -> None:
+    whole = [accumulating(train, "fit"), by_hand(train, "loop")]
+    begun = [one.up_to((1, end)) for one, end in zip(whole, ends, strict=True)]
+    assert [rests(one) for one in (*begun, train(steps=(3,)))] == [True, False, False]
+    given = RunJson(
+        folder=Path(), status="interrupted", trainers=["fit", "loop"], options={"epochs": 2, "margin": None, "keep": []}
+    )
+    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
+    verdict = judge(Recorded(replace(given, strategy=devices), begun))
+    assert verdict.verdict == "inconclusive" and "once an epoch has ended" in verdict.comparisons[0].training.reason
 
 
 def test_only_idle_steps_are_left_out(train: Train) -> None:

@@ -386,6 +386,21 @@ def paired_steps(reference: Record, candidate: Record) -> tuple[Record, Record]:
     return _with_steps(reference, ours, ours), _with_steps(candidate, theirs, ours)
 
 
+def rests(record: Record) -> bool:
+    """Whether some steps of the first epoch leave as they are the weights that all others change, all at once.
+
+    So it is where the gradients of several batches are accumulated.
+    """
+    keys = _steps(record, 1)
+    start = in_time((1, INITIAL))
+    if not len(keys) or not record.has(np.array([start]))[0]:
+        return False
+    hashes = record.at(np.append(start, keys))["hashes"]
+    changed = (hashes[1:] != hashes[:-1]).any(axis=2)
+    some = changed[:, changed.any(axis=0) & ~changed.all(axis=0)]
+    return not changed.any() or (some.size > 0 and bool((some.all(axis=1) | ~some.any(axis=1)).all()))
+
+
 def _steps(record: Record, epoch: int) -> np.ndarray:
     """The places of an epoch's steps as sort keys; none if some steps were made in one call."""
     epochs, steps = places_of(record.keys)

@@ -14,7 +14,7 @@ from compare.records.codec import decode
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.strategy_specs import SPECS
 from compare.verdict.evidence import with_noise, with_study
-from compare.verdict.exact import beyond_rounding, compare_records, noise_start, paired_steps, within_rounding
+from compare.verdict.exact import beyond_rounding, compare_records, noise_start, paired_steps, rests, within_rounding
 from compare.verdict.float64 import distances
 from compare.verdict.model import (
     Comparison,
@@ -177,6 +177,9 @@ def _pair(run: RunJson, name: str, reference: Mapping[int, Record], candidate: M
         sides = {seed: (one.up_to(ends[seed]), other.up_to(ends[seed])) for seed, (one, other) in begun.items()}
         if not sides:
             reason = "the run was interrupted before both had made a step"
+            return Pair.of_none(_unknown(name, reason))
+        if any(rests(begun[seed][0]) != rests(begun[seed][1]) and not one.logs for seed, (one, _) in sides.items()):
+            reason = "one of the two accumulates gradients: its steps can be paired once an epoch has ended"
             return Pair.of_none(_unknown(name, reason))
     sides = {seed: paired_steps(*both) for seed, both in sides.items()}
     compared = [(seed, compare_records(*both)) for seed, both in sides.items()]
