@@ -190,7 +190,11 @@ def test_notebooks_are_compared_like_scripts_also_if_they_have_one_name(tmp_path
     for way in ("my_fit", "my_loop"):
         (tmp_path / way).mkdir()
         code = f"import sys\nsys.path.append({str(SCRIPTS)!r})\nprint('this is {way}')\n"
-        cells = ["%matplotlib inline\n!pip list", code + (SCRIPTS / f"{way}.py").read_text()]
+        cells = [
+            "%matplotlib inline\n!pip list",
+            "import asyncio\nawait asyncio.sleep(0)",
+            code + (SCRIPTS / f"{way}.py").read_text(),
+        ]
         (tmp_path / way / "train.ipynb").write_text(notebook(*cells))
     scripts = [str(tmp_path / way / "train.ipynb") for way in ("my_fit", "my_loop")]
     result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True, max_steps=3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import atexit
 import builtins
 import os
@@ -122,7 +124,11 @@ def _run_as_main(settings: Settings) -> None:
     vars(main).update(__annotations__={}, __cached__=None)
     if settings.notebook:  # which asks its shell for things such as %matplotlib, that do nothing
         vars(main).update(get_ipython=Mock(), display=print)
-    exec(compile(Path(settings.source).read_bytes(), settings.source, "exec", dont_inherit=True), vars(main))
+    awaits = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if settings.notebook else 0
+    code = compile(Path(settings.source).read_bytes(), settings.source, "exec", awaits, dont_inherit=True)
+    awaited = eval(code, vars(main))
+    if awaited is not None:
+        asyncio.run(awaited)
 
 
 def _print(error: BaseException, settings: Settings) -> None:
