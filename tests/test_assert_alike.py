@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -36,6 +37,20 @@ def test_a_correct_loop_passes_and_a_wrong_one_fails_with_its_cause(tensorflow):
     compare.assert_alike(tasks.experiment(), compare.CustomLoop())
     with pytest.raises(AssertionError, match="loss-scaled"):
         compare.assert_alike(tasks.experiment(), Doubled())
+
+
+def test_checks_leave_no_graph_behind(tensorflow):
+    from tensorflow.python.framework.func_graph import FuncGraph
+
+    def graphs() -> int:
+        gc.collect()
+        return sum(isinstance(each, FuncGraph) for each in gc.get_objects())
+
+    counts = []
+    for _ in range(3):
+        compare.assert_alike("regression", compare.CustomLoop())
+        counts.append(graphs())
+    assert counts[1] == counts[2], "a suite of a hundred loops would end in gigabytes"
 
 
 def checked(training: str, metrics: dict[str, MetricGap]) -> Report:

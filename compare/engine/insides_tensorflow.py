@@ -5,6 +5,8 @@ TensorFlow 2.15 to 2.21 have all of it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from compare.errors import RequestError
@@ -14,9 +16,11 @@ __all__ = [
     "ResourceVariable",
     "context",
     "execute",
+    "forget_reductions",
     "in_xla",
     "is_op_determinism_enabled",
     "multi_device_iterator_ops",
+    "reductions",
     "uses_onednn",
 ]
 
@@ -26,8 +30,37 @@ try:
     from tensorflow.python.eager.execute import execute
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
     from tensorflow.python.framework.config import is_op_determinism_enabled
+    from tensorflow.python.framework.ops import gradient_registry
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as in_xla
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as uses_onednn
 except ImportError as error:
     raise RequestError(f"TensorFlow {tf.__version__}: {error}; this works with TensorFlow 2.15 to 2.21") from None
+
+
+def reductions() -> set[str]:
+    """The names under which TensorFlow keeps the gradients of ``all_reduce``, each with the graph that it is in.
+
+    Every optimizer that is traced adds one, and nothing removes it: the graph of each training stays for ever.
+    """
+    return {name for name in gradient_registry.list() if "all_reduce" in _gradient_name(name)}
+
+
+def forget_reductions(names: set[str]) -> None:
+    """Lets go of graphs that no training uses any more, by the names of ``reductions``."""
+    for name in names:
+        gradient_registry._registry.pop(name, None)
+
+
+def _gradient_name(name: str) -> str:
+    """What the function of a custom gradient is called where it was written; empty if it is none."""
+    if not name.startswith("CustomGradient-"):
+        return ""
+    inner = _closed_over(gradient_registry.lookup(name), "tape_grad_fn")
+    return getattr(_closed_over(inner, "grad_fn"), "__qualname__", "")
+
+
+def _closed_over(function: Any, name: str) -> Any:
+    """The value of a variable of the function around; None if there is none."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)) if function else {}
+    return cells[name].cell_contents if name in cells else None

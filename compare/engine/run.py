@@ -18,6 +18,7 @@ from compare.engine.building import built, clear_session, give_inputs, own_polic
 from compare.engine.checkpoints import SECONDS, Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
+from compare.engine.insides_tensorflow import forget_reductions, reductions
 from compare.engine.keras_generation import build_optimizer, forget_compile
 from compare.engine.metrics import metric_objects
 from compare.engine.step_count import StepCount
@@ -132,6 +133,7 @@ class Run:
         self.class_weight = task.experiment.class_weight
         self.loss_weights = task.experiment.loss_weights
         self._task, self._seed, self._sinks = task, seed, sinks
+        self._reductions = reductions()
         self._checkpoints, self._resumed_at = checkpoints, resumed_at
         self._finite: np.ndarray | None = None
         self._model: tf.keras.Model | None = None
@@ -421,6 +423,7 @@ class Run:
             self._epoch -= 1
             self._emit_fingerprint(EPOCH_END)
             self._epoch += 1
+        forget_reductions(reductions() - self._reductions)
 
     def _emit_fingerprint(self, step: int) -> str:
         """Records all weights; returns the variables that are no longer finite, in words, or an empty string."""
