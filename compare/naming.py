@@ -35,7 +35,7 @@ def is_file(wanted: str) -> bool:
 def source_and_attribute(wanted: str) -> tuple[str, str]:
     """``SOURCE:ATTR`` in its two parts; the second is empty where there is none."""
     source, colon, attribute = wanted.rpartition(":")
-    return (source, attribute) if colon and not wanted.endswith(".py") else (wanted, "")
+    return (source, attribute) if colon and attribute and not wanted.endswith(".py") else (wanted, "")
 
 
 def unknown(given: str, known: Iterable[str], more: str = "") -> str:

@@ -84,7 +84,7 @@ class Option:
             each = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
             return tuple(map(str, each)) if self.kind is str else each
         if self.kind is Path:
-            if not isinstance(value, str | os.PathLike) or "\0" in str(value):
+            if not isinstance(value, str | os.PathLike) or "\0" in str(value) or not str(value):
                 raise RequestError(f"{flag(name)} {value!r}: give a folder")
             return Path(value)
         if self.least is not None:
@@ -107,7 +107,7 @@ class Option:
         parser.add_argument(
             flag(name),
             metavar=self.metavar,
-            type=str if self.kind is object else self.kind,
+            type=str if self.kind in (object, Path) else self.kind,  # Path('') would be the current folder
             default=self.default,
             nargs="+" if self.several or self.pair else None,
             help=f"{text} (default: {shown})" if shown and text != argparse.SUPPRESS else text,

@@ -26,13 +26,15 @@ _waits = _watched = False
 def catch() -> None:
     """Converts the first SIGINT, SIGTERM or SIGHUP to KeyboardInterrupt; a later one ends the process immediately.
 
-    A SIGHUP that is ignored, as under ``nohup``, stays ignored.
+    A SIGHUP that is ignored, as under ``nohup``, stays ignored; a SIGCHLD does not: nothing could wait for a process.
     """
     global _heard
     _interrupted.clear()
     _heard = threading.Event()  # a thread that waits for the one before goes on doing so
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _handle)
+    if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _handle)
 

@@ -122,6 +122,8 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (["--trainers", "fit", "lop"], nothing, "there are fit, loop, train-step, tutorial"),
     (["--trainers", "fit", "os:getcwd"], nothing, "name"),
     (["--experiment", "mnist"], nothing, "FILE.py[:ATTR]"),
+    (["--experiment", f"{FOLDER}/task.py:"], nothing, "FILE.py[:ATTR]"),
+    (["--reports", "", *MY_TASK], nothing, "give a folder"),
     (["--margin", "val_loss=0.1"], nothing, "add --seeds N"),
     (["--margin", "val_loss", "--seeds", "2"], nothing, "give METRIC=VALUE"),
     (["--jobs", "2"], nothing, "add --seeds N"),

@@ -204,6 +204,18 @@ def test_what_was_interrupted_and_has_ended_does_not_end_the_command_after_it(mo
             signal.signal(number, handler)
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="this system has no SIGCHLD")
+def test_a_supervisor_that_ignores_the_ends_of_children_keeps_nobody_from_waiting_for_them() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        signals.catch()
+        assert subprocess.run(["false"]).returncode == 1
+    finally:
+        for number, handler in {**handlers, signal.SIGCHLD: before}.items():
+            signal.signal(number, handler)
+
+
 # Help, from anywhere, at once
 
 

@@ -249,7 +249,7 @@ def test_names_that_a_folder_can_have_are_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["reports", "data_dir", "baseline"])
-@pytest.mark.parametrize("value", [5, b"reports", ["reports"], "a\0b"])
+@pytest.mark.parametrize("value", [5, b"reports", ["reports"], "a\0b", ""])
 def test_folders_are_paths(name: str, value: Any) -> None:
     refused(f"--{name.replace('_', '-')} .*: give a folder", **{name: value})
 

@@ -160,6 +160,13 @@ def test_only_the_run_of_a_worker_that_dies_is_repeated(task: Path) -> None:
     assert content["study"]["processes"] == 2
 
 
+def test_a_margin_for_what_nobody_reports_is_refused_as_soon_as_that_is_known(task: Path) -> None:
+    done = run(task, "Counted", "--seeds", "2", "--margin", "nosuch=1")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "--margin nosuch=1: fit reports no nosuch, but loss" in line
+
+
 @pytest.mark.slow
 def test_a_killed_study_is_resumed_and_no_finished_run_is_repeated(task: Path) -> None:
     study = task.parent / "reports" / "study"
