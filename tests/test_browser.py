@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import recorded
 from selenium import webdriver
@@ -77,12 +78,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorded.record(long, "fit", epochs=2, steps=400)
     recorded.record(long, "mine", epochs=2, steps=400, off_from=500)
     recorded.finish(long, ("fit", "mine"), started="2026-02-03T04:05:06+00:00")
+    curves = folder / "curves"  # of eight epochs, each with a loss of one by its number
+    for trainer in ("fit", "mine"):
+        recorded.record(curves, trainer, epochs=8)
+    recorded.finish(curves, ("fit", "mine"))
     html.write_index(folder)
     html.write_together([*made, hostile, long], folder / "side-by-side.html")
     return folder
 
 
-OTHERS = ["hostile/report.html", "long/report.html", "index.html", "side-by-side.html"]
+OTHERS = ["hostile/report.html", "long/report.html", "curves/report.html", "index.html", "side-by-side.html"]
 PAGES = [*(f"{kind}/report.html" for kind in recorded.KINDS), *OTHERS]
 
 
@@ -329,6 +334,44 @@ def test_zooming_shows_every_step_around_the_first_difference(browser: Any, runs
     ActionChains(browser).double_click(plot).perform()
     assert browser.execute_script(pressed, [everything, ten]) == ["true", "false"]
     assert "see all steps" not in timeline.text
+
+
+def test_curves_can_be_smoothed_on_a_logarithmic_axis_and_zoomed_by_dragging(browser: Any, runs: Path) -> None:
+    show(browser, runs / "curves/report.html", DESKTOP)
+    losses, accuracies = browser.find_elements(By.CSS_SELECTOR, "[data-ways]")[:2]
+    path = """return arguments[0].querySelector('[data-key="0"] path.curve')
+        .getAttribute('d').match(/[^ML ]+/g).map(Number)"""
+    ticks = "return [...arguments[0].querySelectorAll('.ys span')].map(each => each.textContent)"
+    plain, axis = browser.execute_script(path, losses), browser.execute_script(ticks, losses)
+    log, smooth = browser.find_elements(By.CSS_SELECTOR, ".ways button")
+
+    log.send_keys(Keys.ENTER)
+    bent = browser.execute_script(path, losses)
+    assert bent[::2] == plain[::2] and bent[1::2] != plain[1::2]
+    assert all(0 <= y <= 1000 for y in bent[1::2]) and sorted(bent[1::2]) == bent[1::2], "the loss falls, down the page"
+    first, second, _, fourth, *_ = bent[3::2]  # the first point is there twice
+    assert second - first == pytest.approx(fourth - second, abs=0.5), "halves are equally far apart"
+    assert second - first > 50
+    assert browser.execute_script(ticks, losses) != axis
+    assert log.get_attribute("aria-pressed") == "true"
+    log.send_keys(Keys.ENTER)
+    assert (browser.execute_script(path, losses), browser.execute_script(ticks, losses)) == (plain, axis)
+
+    smooth.send_keys(Keys.ENTER)
+    heights = plain[3::2]
+    expected = [heights[0], np.mean(heights[:3]), *(np.mean(heights[k - 2 : k + 3]) for k in range(2, 6))]
+    assert browser.execute_script(path, losses)[3:15:2] == pytest.approx(expected, abs=0.2)
+    smooth.send_keys(Keys.ENTER)
+    assert browser.execute_script(path, losses) == plain
+
+    plot = losses.find_element(By.CSS_SELECTOR, ".plot")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
+    drag = ActionChains(browser).move_to_element_with_offset(plot, -plot.size["width"] // 4, 0).click_and_hold()
+    drag.move_by_offset(plot.size["width"] // 2, 0).release().perform()
+    for figure in (losses, accuracies):
+        assert "epoch 3" in figure.text and "epoch 1" not in figure.text and "see all epochs" in figure.text
+    ActionChains(browser).double_click(plot).perform()
+    assert "see all" not in losses.text + accuracies.text
 
 
 def test_the_strip_of_layers_says_the_gap_of_each(browser: Any, runs: Path) -> None:

@@ -995,6 +995,18 @@ def test_the_list_says_what_was_reached_what_failed_and_what_was_a_sample(tmp_pa
     assert "fit cannot run: Keras 3's fit" in rows["refused"] and "sample" not in rows["refused"]
 
 
+def test_the_list_says_by_which_options_runs_of_an_experiment_differ(tmp_path: Path) -> None:
+    for name, given in {"one": {}, "two": {"batch_size": 32, "jit": True}, "three": {"seed": 5, "epochs": 4}}.items():
+        recorded.identical(tmp_path / name)
+        finish(tmp_path / name, options={**options_as_json(request(**given)), "name": name})
+    rows = {cells[1]: cells[-2] for cells in Page(html.write_index(tmp_path)).rows[1:]}
+    assert rows == {
+        "one": "--batch-size 64; --seed 0",
+        "two": "--batch-size 32; --seed 0; --jit",
+        "three": "--batch-size 64; --seed 5",
+    }
+
+
 def test_the_error_of_a_reference_is_said_once_of_several_comparisons(tmp_path: Path) -> None:
     failure = recorded.Failure("fit", "ValueError: no", "fix your trainer fit")
     folder = finish(tmp_path / "run", ("fit", "one", "two"), failure=failure)

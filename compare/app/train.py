@@ -164,7 +164,7 @@ def train_truth(session: Session) -> None:
 
     options, name = dataclasses.replace(session.options, checkpoint_every=0), Truth.name
     exact = dataclasses.replace(session, options=options, trainers={name: Truth()}, task=exact_task(session.task))
-    job = Job(name, options.seed, name)
+    job = Job(name, options.seed, "float64")
     if has_finished(exact, job):
         return
     listener = Listener(exact, job, MetricsFile(session.folder / "metrics.csv"), lambda record: None)

@@ -172,6 +172,14 @@ def logarithmic(low: float, high: float, zero: bool = False) -> Axis:
     return Axis(10.0**bottom, 10.0 ** min(top, 308), ticks, "zero" if zero else "log")
 
 
+def ticks_between(low: float, high: float) -> list[tuple[float, str]]:
+    """Values 1, 2 and 5 of each decade, or of several decades only 1, with their texts, for a logarithmic axis."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    each = (1, 2, 5) if high < 300 * low else (1,)
+    values = [one * 10.0**d for d in decades for one in each if low <= one * 10.0**d <= high]
+    return [(value, f"{value:g}") for value in values]
+
+
 def counts(last: float, first: float = 1, most: int = 8) -> Axis:
     """An axis of whole numbers, with half a unit of padding at both ends."""
     values = MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]).tick_values(first - 0.5, last + 0.5)

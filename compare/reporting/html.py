@@ -24,7 +24,7 @@ from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
 from compare.reporting import svg
 from compare.reporting.page_model import ANSWERS, page_of, results
-from compare.reporting.page_tables import default_row, replicas_of
+from compare.reporting.page_tables import compared_options, default_row, replicas_of
 from compare.reporting.pictures import overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of
 from compare.reporting.sentences import difference, interval
@@ -71,6 +71,7 @@ def write_index(reports: Path) -> Path:
         except (RecordError, OSError) as error:
             runs.append(_unreadable(path.parent, error))
     runs.sort(key=lambda run: run["started"], reverse=True)
+    _tell_apart(runs)
     words, counted = (*FROM_BEST, "failed", "unfinished", ""), Counter(run["word"] for run in runs)
     choices = [
         (column, sorted({run[key] or "unreadable" for run in runs if run[key] or key == "word"}))
@@ -83,6 +84,15 @@ def write_index(reports: Path) -> Path:
         "choices": choices,
     }
     return _render("index.html", reports / "index.html", content)
+
+
+def _tell_apart(runs: Sequence[dict[str, Any]]) -> None:
+    """Adds to each row of the list of runs the options that differ among the runs of the same experiment."""
+    for experiment in {run["experiment"] for run in runs}:
+        group = [run for run in runs if run["experiment"] == experiment]
+        for name, values in _differing([[*run["options"].items()] for run in group]):
+            for run, value in zip(group, values, strict=True):
+                run["differs"] += {"yes": [name], "no": [], "not given": []}.get(value, [f"{name} {value}"])
 
 
 def left_alone(reports: Path) -> str:
@@ -215,6 +225,8 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "result": result,
         "problem": problem,
         "started": str(run.get("started") or run.get("finished") or ""),
+        "options": compared_options(run),
+        "differs": [],
     }
 
 
@@ -237,7 +249,7 @@ def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:
     return {
         "name": folder.name, "link": f"{quote(folder.name)}/", "word": "", "interrupted": False, "scope": "run",
         "experiment": "", "trainers": [], "strategy": "", "epochs": "", "causes": [], "started": "",
-        "failures": [], "sample": False, "result": ("", ""), "problem": str(error),
+        "failures": [], "sample": False, "result": ("", ""), "problem": str(error), "options": {}, "differs": [],
     }  # fmt: skip
 
 

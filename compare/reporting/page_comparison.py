@@ -103,7 +103,7 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
 
 
 def _basis_of_weights(entry: Comparison, scope: str) -> list[tuple[str, str]]:
-    """What was compared of the weights, and how large the gap is."""
+    """What was compared of the weights; the sentence above says how large the gap is."""
     basis, training = [], entry.training
     steps = training.steps_compared
     if scope == "check":
@@ -120,10 +120,6 @@ def _basis_of_weights(entry: Comparison, scope: str) -> list[tuple[str, str]]:
         basis.append(("Weights", "The weights were compared bit for bit at the end of every epoch."))
     if text := silent(entry):
         basis.append(("No steps", text))
-    gap = training.max_weight_gap
-    if gap is not None and steps:
-        equal = "No weight differs at the end of any epoch." if gap == 0 else ""
-        basis.append(("Largest gap", equal or f"At epoch ends, individual weights differ by up to {gap:.3g}."))
     return basis
 
 
@@ -179,8 +175,7 @@ def _weights(entry: Comparison, files: RunFiles) -> str:
     text = f"The weights first differ after {where}{batch}"
     if most is not None:
         text += f"; there {most[1]} differs most, by {most[0]:.2g} (Euclidean norm)"
-    gap = training.max_weight_gap
-    return f"{text}. At epoch ends, individual weights differ by up to {gap:.2g}." if gap else f"{text}."
+    return f"{text}."
 
 
 def _short_batch(step: int, files: RunFiles) -> str:

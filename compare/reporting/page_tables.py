@@ -15,7 +15,7 @@ from compare.option import options_of
 from compare.options import OPTIONS, as_json, mode_of
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import signed_gap
-from compare.request import EXPERIMENTS, TRAINERS, Task
+from compare.request import EXPERIMENTS, RESULTS, TRAINERS, Task
 
 DEFAULTS = as_json(Training(keras=3))
 
@@ -169,6 +169,18 @@ def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [(f"threads, {name.replace('_', '-')}", value) for name, value in threads.items()]
     rows += [(name, str(run[name])) for name in ("started", "finished") if run.get(name)]
     return rows
+
+
+def compared_options(run: Mapping[str, Any]) -> dict[str, str]:
+    """The rows of options that change what is compared, without those that the list of runs has columns for."""
+    shown = ("experiment", "trainers", "scripts", "logs", "strategy", "replicas", "workers", "epochs", "check")
+    timing = ("parallel", "sequential")
+    changing = {
+        f"--{name.replace('_', '-')}"
+        for name, each in OPTIONS.items()
+        if name not in shown + timing and not each.may_change and each.kind is not Path and each.group != RESULTS
+    }
+    return {name: value for name, value in option_rows(run) if name in changing}
 
 
 def replicas_of(run: Mapping[str, Any]) -> str:

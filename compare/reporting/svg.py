@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from compare.reporting.charts import Axis, Chart, Series, View
+from compare.reporting.charts import Axis, Chart, Series, View, ticks_between
 
 
 def content(chart: Chart) -> dict[str, Any]:
@@ -33,7 +33,22 @@ def content(chart: Chart) -> dict[str, Any]:
         "curves": [_curve(line, x, y, chart.markers) for line in chart.series],
         "stops": [[round(100 * x.position(at), 3), heading(at), rows] for at, rows in sorted(stops.items())],
         "views": views(chart.views, x),
+        "ways": _ways(chart),
     }
+
+
+def _ways(chart: Chart) -> dict[str, Any] | None:
+    """What the script needs to draw lines smoothed and on a logarithmic axis; None where that would mislead."""
+    if chart.bands or chart.labels or chart.group != "epochs" or any(each.dots for each in chart.series):
+        return None
+    values = [value for line in chart.series for value in line.points.values() if math.isfinite(value)]
+    low, high, least = chart.y.low, chart.y.high, min(values, default=0.0)
+    if chart.y.scale != "linear" or least <= 0:
+        return {"ticks": []}
+    bottom = least * (least / high) ** 0.06
+    ticks = ticks_between(bottom, high)
+    linear = [each for each in chart.y.ticks if each[0] > bottom]
+    return {"low": low, "high": high, "bottom": bottom, "ticks": ticks if len(ticks) > 2 else linear}
 
 
 def views(parts: Sequence[View], x: Axis) -> list[dict[str, Any]]:

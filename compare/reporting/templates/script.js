@@ -13,13 +13,22 @@ class Chart {
     this.group = figure.dataset.group;
     this.stops = JSON.parse(figure.querySelector("script").textContent);
     this.views = JSON.parse(figure.dataset.views ?? "[]");
-    this.view = { low: 0, high: 100 };
-    for (const part of ["plot", "tip", "cursor", "chosen", "xs"]) this[part] = figure.querySelector("." + part);
+    this.ways = figure.dataset.ways && JSON.parse(figure.dataset.ways);
+    for (const part of ["plot", "tip", "cursor", "chosen", "xs", "ys"]) this[part] = figure.querySelector("." + part);
     this.names = this.plot.dataset.names && JSON.parse(this.plot.dataset.names);
     this.at = -1;
     this.fixed = all("circle.mark, svg.at, line.epoch, line.bar", this.plot).map((each) => {
       const names = { circle: ["cx"], line: ["x1", "x2"] }[each.tagName] ?? ["x"];
       return { each, names, x: parseFloat(each.getAttribute(names[0])) };
+    });
+    const ticks = (within, side) => all("span:not(.name)", within).map((each) => [parseFloat(each.style[side]), each.textContent]);
+    this.whole = { low: 0, high: 100, ticks: ticks(this.xs, "left"), x_name: this.xs.querySelector(".name").textContent };
+    this.view = this.whole;
+    this.heights = ticks(this.ys, "top");
+    this.lines = all("path.curve, path.core, path.interval", this.plot).map((each) => [each, each.getAttribute("d")]);
+    this.marks = all("circle.mark, svg.at", this.plot).filter((each) => !each.querySelector(".cross")).map((each) => {
+      const name = each.tagName === "circle" ? "cy" : "y";
+      return [each, name, parseFloat(each.getAttribute(name))];
     });
   }
   rows(stop) {
@@ -85,6 +94,40 @@ class Chart {
     this.xs.replaceChildren(...view.ticks.map(([x, text]) => label(text, x)), label(view.x_name));
     this.unmark();
   }
+  draw(ways) { // the lines as they are, or each point as the mean of five; on a linear or a logarithmic axis
+    if (!this.ways) return;
+    const { low, high, bottom, ticks } = this.ways, log = ways.has("log") && ticks.length > 0;
+    const position = (value) => 100 * (1 - Math.log(Math.max(value, bottom) / bottom) / Math.log(high / bottom));
+    const bent = (y) => (log ? position(high - (y / 100) * (high - low)) : y);
+    const redrawn = (path, most) => path.split(/(?=M)/).map((part) => {
+      const place = /([ML])(\S+) ([\d.-]+)/g, heights = [...part.matchAll(place)].map((each) => each[3] / 10);
+      let k = -1;
+      return part.replace(place, (_, pen, x) => {
+        const reach = Math.max(0, Math.min(most, ++k - 1, heights.length - 1 - k)); // a part begins with a point twice
+        const near = heights.slice(k - reach, k + reach + 1), mean = near.reduce((sum, y) => sum + y, 0) / near.length;
+        return `${pen}${x} ${(10 * bent(mean)).toFixed(1)}`;
+      });
+    }).join("");
+    for (const [each, path] of this.lines) {
+      each.setAttribute("d", redrawn(path, ways.has("smooth") && !each.classList.contains("interval") ? 2 : 0));
+    }
+    for (const [each, name, y] of this.marks) each.setAttribute(name, bent(y) + "%");
+    const shown = log ? ticks.map(([value, text]) => [position(value), text]) : this.heights;
+    const rules = all("line.rule", this.plot), svg = rules[0]?.parentElement;
+    this.ys.replaceChildren(...shown.map(([y, text]) => {
+      const made = Object.assign(document.createElement("span"), { textContent: text });
+      made.style.top = y + "%";
+      return made;
+    }));
+    svg?.prepend(...shown.map(([y]) => {
+      const made = rules[0].cloneNode();
+      for (const name of ["y1", "y2"]) made.setAttribute(name, y + "%");
+      return made;
+    }));
+    rules.forEach((each) => each.remove());
+    for (const each of all("line.zero", this.plot)) each.classList.toggle("away", log);
+    this.unmark();
+  }
   part(low, high) { // what was chosen by dragging: a few of its steps are named below it
     let next = low;
     const ticks = this.stops.flatMap(([x, text]) => {
@@ -92,7 +135,7 @@ class Chart {
       next = x + (high - low) / 4;
       return [[x, text.split(", ").slice(0, 2).join(", ")]];
     });
-    return { low, high, ticks, x_name: "double-click to see all steps" };
+    return { low, high, ticks, x_name: "double-click to see all " + this.group };
   }
   drag() { // chooses a part of the horizontal axis, with a mouse: fingers scroll
     const { plot, chosen } = this;
@@ -112,13 +155,17 @@ class Chart {
       const [low, high] = range(event);
       from = null;
       if (!chosen.hidden && this.stops.some(([x]) => x >= low && x <= high)) {
-        for (const each of charts) if (each.views[0]?.name) each.zoom(this.part(low, high));
-        all(".zoom button").forEach((each) => each.setAttribute("aria-pressed", false));
+        this.beside().forEach((each) => each.zoom(this.part(low, high)));
+        if (this.group === "steps") all("[data-view]").forEach((each) => each.setAttribute("aria-pressed", false));
       }
       chosen.hidden = true;
     });
-    plot.addEventListener("dblclick", () => document.querySelector(".zoom button")?.click());
+    plot.addEventListener("dblclick", () => {
+      this.beside().forEach((each) => { each.zoom(each.views[0]?.name ? each.views[0] : each.whole); each.show(); });
+      if (this.group === "steps") document.querySelector("[data-view]")?.setAttribute("aria-pressed", true);
+    });
   }
+  beside() { return charts.filter((each) => each.group === this.group && each.stops.length > 2); } // they zoom together
   along(event) { // where on the whole axis the pointer is, within what is shown
     const box = this.plot.getBoundingClientRect(), share = (event.clientX - box.left) / box.width;
     return this.view.low + Math.max(0, Math.min(1, share)) * (this.view.high - this.view.low);
@@ -142,7 +189,7 @@ class Chart {
     plot.setAttribute("aria-valuetext", this.said(stops[0]));
     plot.addEventListener("pointermove", follow);
     plot.addEventListener("pointerdown", follow);
-    if (this.views[0]?.name) this.drag();
+    if (stops.length > 2) this.drag();
     plot.addEventListener("pointerleave", () => { if (document.activeElement !== plot) hide(); });
     plot.addEventListener("focus", () => { if (plot.matches(":focus-visible")) this.select(Math.max(this.at, 0)); });
     plot.addEventListener("blur", hide);
@@ -169,10 +216,19 @@ for (const box of all("input[data-shows]")) {
   box.addEventListener("change", choose);
   if (!box.checked) choose(); // kept by the browser when the page was loaded again
 }
-for (const button of all(".zoom button")) {
+for (const button of all("[data-view]")) {
   button.addEventListener("click", () => {
-    all(".zoom button").forEach((each) => each.setAttribute("aria-pressed", each === button));
+    all("[data-view]").forEach((each) => each.setAttribute("aria-pressed", each === button));
     for (const each of charts) if (each.views[button.dataset.view]?.name) each.zoom(each.views[button.dataset.view]);
+  });
+}
+const ways = new Set();
+for (const button of all("[data-way]")) {
+  button.addEventListener("click", () => {
+    const { way } = button.dataset;
+    ways[ways.has(way) ? "delete" : "add"](way);
+    button.setAttribute("aria-pressed", ways.has(way));
+    charts.forEach((each) => each.draw(ways));
   });
 }
 
