@@ -92,7 +92,7 @@ def _tell_apart(runs: Sequence[dict[str, Any]]) -> None:
         group = [run for run in runs if run["experiment"] == experiment]
         for name, values in _differing([[*run["options"].items()] for run in group]):
             for run, value in zip(group, values, strict=True):
-                run["differs"] += {"yes": [name], "no": [], "not given": []}.get(value, [f"{name} {value}"])
+                run["differs"] += {"yes": [(name, "")], "no": [], "not given": []}.get(value, [(name, f" {value}")])
 
 
 def left_alone(reports: Path) -> str:

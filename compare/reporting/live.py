@@ -86,24 +86,20 @@ def progress_line(columns: int, head: str, fraction: float, rate: float | None, 
     heads of the same length have bars of the same length, whatever else they show.
     """
     unit = " examples/s" if columns >= 100 else " ex/s"
-    percent, room_for_speed, room_for_clock = f"{fraction:4.0%}", 6 + len(unit), 10
-    speed = "" if rate is None else f"{rate:>6,.0f}{unit}"
-    clock = "" if left is None else f"{_clock(left):>5} left"
+    percent = f"{fraction:4.0%}", 4  # each part with the room that is kept for it
+    speed = "" if rate is None else f"{rate:>6,.0f}{unit}", 6 + len(unit)
+    clock = "" if left is None else f"{_clock(left):>5} left", 10
+    choices = [percent, speed, clock, (note, USUAL_NOTE)], [percent, speed, clock], [percent, clock], [percent]
     room = columns - len(head) - 2
-    for reserved in (
-        [4, room_for_speed, room_for_clock, USUAL_NOTE],
-        [4, room_for_speed, room_for_clock],
-        [4, 10],
-        [4],
-    ):
-        bar = min(room - sum(reserved) - 2 * len(reserved), WIDEST_BAR)
+    for parts in choices:
+        bar = min(room - sum(2 + reserved for _, reserved in parts), WIDEST_BAR)
         if bar >= NARROWEST_BAR:
             break
     else:
         bar = NARROWEST_BAR
         head = _shortened(head, columns - bar - 4 - 4)
-    for parts in ([percent, speed, clock, note], [percent, speed, clock], [percent, clock], [percent]):
-        rest = "".join(f"  {part}" for part in parts if part)
+    for parts in choices:
+        rest = "".join(f"  {part}" for part, _ in parts if part)
         if bar + len(rest) <= room:
             break
     done = int(bar * fraction)

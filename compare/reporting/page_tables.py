@@ -149,7 +149,7 @@ def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [(f"--{name.replace('_', '-')}", _value(value)) for name, value in shown.items()]
     strategy, data, versions = run.get("strategy", {}), run.get("data", {}), run.get("versions", {})
     if strategy:
-        rows += [("strategy class", strategy["class"]), ("replicas in sync", replicas_of(run).partition(" replica")[0])]
+        rows += [("strategy class", strategy["class"]), ("replicas in sync", " and ".join(map(str, _sizes_of(run))))]
         rows += [("workers", str(strategy["workers"]))]
         if strategy["devices"]:  # not known of scripts
             rows += [("global batch size", str(strategy["global_batch_size"]))]
@@ -185,9 +185,13 @@ def compared_options(run: Mapping[str, Any]) -> dict[str, str]:
 
 def replicas_of(run: Mapping[str, Any]) -> str:
     """The number of replicas, or both if a comparison has two; empty if it is not known."""
-    strategy = run.get("strategy") or {}
-    sizes = strategy.get("sizes") or [each for each in [strategy.get("replicas")] if each]
+    sizes = _sizes_of(run)
     return f"{' and '.join(map(str, sizes))} replica{'s' * (max(sizes) > 1)}" if sizes else ""
+
+
+def _sizes_of(run: Mapping[str, Any]) -> list[int]:
+    strategy = run.get("strategy") or {}
+    return strategy.get("sizes") or [each for each in [strategy.get("replicas")] if each]
 
 
 def default_row(name: str) -> str:
