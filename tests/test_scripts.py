@@ -38,7 +38,7 @@ from compare.watch.alike import InitialWeights
 from compare.watch.experiment_file import write_experiment
 from compare.watch.reported import watch_reports
 from compare.watch.seen import row_hashes, sketch
-from compare.watch.settings import MADE_ALIKE, Nudge, Settings
+from compare.watch.settings import MADE_ALIKE, Detail, Nudge, Settings
 from compare.watch.shapes import of_pairs
 from compare.watch.stages import StageObserver
 from compare.watch.trace import TraceWriter, read_traces
@@ -428,12 +428,9 @@ def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("waited for two minutes")
 
 
-def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any, tmp_path: Path) -> None:
-    folders = {"folder": str(tmp_path / "trace"), "initial": str(tmp_path / "initial")}
-    settings = Settings("", "", **folders, own=tuple(MADE_ALIKE), close_up=((1, 9),), losses_only=True)
+def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any) -> None:
     x, y = np.ones((6, 2), np.float32), np.zeros((6, 1), np.float32)
-    with undone():
-        observer = StageObserver(settings, InitialWeights(settings), TraceWriter(tmp_path / "trace"))
+    with watched(close_up=((1, 9),), losses_only=True) as observer:
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_regularizer="l2")])
         optimizer, loss_fn, expected = keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError(), []
         validate = tf.function(lambda x, y: loss_fn(y, model(x, training=False)), reduce_retracing=True)
@@ -451,12 +448,11 @@ def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any, tmp_pa
 
 
 @contextmanager
-def watched(folder: Path, **options: Any) -> Iterator[StageObserver]:
+def watched(**options: Any) -> Iterator[StageObserver]:
     """An observer of what this process trains."""
-    folders = {"folder": str(folder / "trace"), "initial": str(folder / "initial")}
-    settings = Settings("", "", **{**folders, "own": tuple(MADE_ALIKE), **options})
+    detail = Detail(**{"own": tuple(MADE_ALIKE), **options})
     with undone():
-        yield StageObserver(settings, InitialWeights(settings), TraceWriter(folder / "trace"))
+        yield StageObserver(detail, InitialWeights(detail), None)
 
 
 def column() -> keras.Model:
@@ -471,8 +467,8 @@ def own_loss(true: Any, predicted: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", ["eager", "graph", "XLA"])
-def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, tmp_path: Path, way: str) -> None:
-    with watched(tmp_path, close_up=((1, 2),)) as observer:
+def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, way: str) -> None:
+    with watched(close_up=((1, 2),)) as observer:
         weights, optimizer = tf.Variable([[1.0], [2.0]]), keras.optimizers.SGD(0.1)
 
         def step(x: Any, y: Any) -> Any:
@@ -510,9 +506,9 @@ def test_a_loss_of_pairs_is_seen_by_the_shapes_in_its_graph(
     assert of_pairs([tf.zeros([])]) is None, "no graph"
 
 
-def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any, tmp_path: Path) -> None:
+def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any) -> None:
     """So that a step before the close-up is found whose loss is wrong, while Adam hides that from the weights."""
-    with watched(tmp_path, close_up=((3, 4),)) as observer:
+    with watched(close_up=((3, 4),)) as observer:
         model, optimizer = column(), keras.optimizers.Adam()
         loss_fn, losses = LossFunctionWrapper(own_loss), []
 
@@ -541,8 +537,8 @@ def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any
     assert abs(float(spread) - before) < 0.05 * before and not np.isclose(float(spread), losses[2])
 
 
-def test_calls_of_an_optimizer_belong_to_the_step_whose_gradients_they_get(tensorflow: Any, tmp_path: Path) -> None:
-    with watched(tmp_path, close_up=((1, 9),)) as observer:
+def test_calls_of_an_optimizer_belong_to_the_step_whose_gradients_they_get(tensorflow: Any) -> None:
+    with watched(close_up=((1, 9),)) as observer:
         model = column()
         kernel, bias = model.trainable_variables
         first, second, twice = (keras.optimizers.SGD(0.1) for _ in range(3))
@@ -567,8 +563,8 @@ def test_random_numbers_belong_to_the_step_that_they_are_drawn_for(
     tensorflow: Any, tmp_path: Path, graph: bool
 ) -> None:
     writer = TraceWriter(tmp_path / "drawn")
-    with watched(tmp_path, close_up=((1, 9),)) as observer:
-        watch_reports(observer, writer)
+    with watched(close_up=((1, 9),)) as observer:
+        watch_reports(observer, writer, Settings("", "", "", ""))
         model, optimizer = column(), keras.optimizers.SGD(0.1)
 
         def step(x: Any) -> Any:
@@ -591,8 +587,8 @@ def test_random_numbers_belong_to_the_step_that_they_are_drawn_for(
         assert kinds.index("drawn") < kinds.index("inputs") < kinds.index("drawn", 1) < kinds.index("loss")
 
 
-def test_how_often_a_layer_has_drawn_before_a_step_is_recorded(tensorflow: Any, tmp_path: Path) -> None:
-    with watched(tmp_path, close_up=((1, 9),)) as observer:
+def test_how_often_a_layer_has_drawn_before_a_step_is_recorded(tensorflow: Any) -> None:
+    with watched(close_up=((1, 9),)) as observer:
         model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1)
         for again in (0, 2, 0):
@@ -606,8 +602,8 @@ def test_how_often_a_layer_has_drawn_before_a_step_is_recorded(tensorflow: Any, 
     assert [int(seen.arrays(step, "seeds")[0][-1]) for step in (1, 2, 3)] == [0, 1, 4]
 
 
-def test_a_model_that_is_called_again_after_its_update_is_seen(tensorflow: Any, tmp_path: Path) -> None:
-    with watched(tmp_path, close_up=((1, 9),), losses_only=True) as observer:
+def test_a_model_that_is_called_again_after_its_update_is_seen(tensorflow: Any) -> None:
+    with watched(close_up=((1, 9),), losses_only=True) as observer:
         model, optimizer, loss_fn = column(), keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError()
         for again in (X, X[::-1]):
             with tf.GradientTape() as tape:
@@ -623,10 +619,10 @@ def test_a_model_that_is_called_again_after_its_update_is_seen(tensorflow: Any, 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
 @pytest.mark.parametrize("start", [1, 2])
 def test_a_twin_of_layers_in_half_precision_is_moved_by_their_rounding_during_steps_only(
-    tensorflow: Any, tmp_path: Path, graph: bool, start: int
+    tensorflow: Any, graph: bool, start: int
 ) -> None:
     moved, kept = [], []
-    with watched(tmp_path, nudge=Nudge(start, 1)) as observer:
+    with watched(nudge=Nudge(start, 1)) as observer:
         layer = keras.layers.Dense(1, dtype="mixed_bfloat16", kernel_initializer="ones")
         model, optimizer = keras.Sequential([keras.Input((2,)), layer]), keras.optimizers.SGD(0.0)
 
@@ -650,8 +646,8 @@ def test_a_twin_of_layers_in_half_precision_is_moved_by_their_rounding_during_st
 
 def test_what_metrics_are_given_is_recorded(tensorflow: Any, tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "trace")
-    with watched(tmp_path, close_up=((1, 9),)) as observer:
-        watch_reports(observer, writer)
+    with watched(close_up=((1, 9),)) as observer:
+        watch_reports(observer, writer, Settings("", "", "", ""))
         model = column()
         model.compile("sgd", "mse", metrics=["accuracy"])
         model.train_on_batch(X, Y)

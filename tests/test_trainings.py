@@ -69,14 +69,15 @@ def watch(tmp_path: Path) -> Watch:
         writer = TraceWriter(folder)
         with undone():
             kind = StageObserver if settings.close_up else Observer
-            observer = kind(settings, InitialWeights(settings), writer)
-            watch_reports(observer, writer)
+            initial = InitialWeights(settings, settings.initial, provides=settings.begins)
+            observer = kind(settings, initial, writer)
+            watch_reports(observer, writer, settings)
             with suppress(EnoughSteps):
                 script()
                 observer.ended()
         writer.close()
         if isinstance(observer, StageObserver):
-            observer.close()
+            observer.write(folder)
         (tmp_path / "initial" / ENDED).touch()
         return read_traces(folder)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from compare.engine.keras_generation import SHOWS_STEPS
 from compare.patching import undone
 from compare.watch.seen import CloseUp
-from compare.watch.settings import MADE_ALIKE, Settings
+from compare.watch.settings import MADE_ALIKE, Detail
 
 
 @contextmanager
@@ -32,19 +30,8 @@ def seeing_inside(
         return
     from compare.watch.alike import InitialWeights  # noqa: PLC0415 (lazy: Keras 3)
     from compare.watch.stages import StageObserver  # noqa: PLC0415 (lazy: Keras 3)
-    from compare.watch.trace import TraceWriter  # noqa: PLC0415 (lazy: Keras 3)
 
-    with tempfile.TemporaryDirectory() as folder, undone():
-        settings = Settings(
-            script="",
-            source="",
-            folder=folder,
-            initial=str(Path(folder) / "initial"),
-            own=tuple(MADE_ALIKE),
-            begins=False,
-            close_up=(window,),
-            latest_only=latest_only,
-            max_steps=sys.maxsize,
-            one=True,
-        )
-        yield partial(StageObserver(settings, InitialWeights(settings), TraceWriter(Path(folder))).seen, 0)
+    own = tuple(MADE_ALIKE)
+    detail = Detail(own=own, close_up=(window,), latest_only=latest_only, max_steps=sys.maxsize, one=True)
+    with undone():
+        yield partial(StageObserver(detail, InitialWeights(detail), None).seen, 0)

@@ -21,7 +21,7 @@ from compare.patching import modules_with, patch
 from compare.records import replace_file
 from compare.records.model import npz, read_arrays
 from compare.watch.pairing import in_order, paired
-from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Settings
+from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Detail, Settings
 
 FIRST_SEED = 1000
 TF_RANDOM = tf.random, tf.compat.v2.random
@@ -37,7 +37,7 @@ def make_alike(settings: Settings) -> InitialWeights:
         _seeds_by_creation()
     if ORDER not in settings.own:
         _leave_out_shuffles()
-    return InitialWeights(settings)
+    return InitialWeights(settings, settings.initial, provides=settings.begins)
 
 
 def _provide_devices(replicas: int | None) -> None:
@@ -180,7 +180,9 @@ class InitialWeights:
     in no model, or a variable of the script's own; ``matching`` pairs them, in the order in which they are first used.
 
     Args:
-        settings: says whether this script provides or takes the weights, and where they are.
+        settings: say whether the weights are made alike.
+        folder: where they are.
+        provides: whether this script provides them, rather than taking those that are there.
 
     Attributes:
         trained: whether this script has made an optimizer step.
@@ -188,10 +190,9 @@ class InitialWeights:
         on_assigned: called with a variable that the script has set.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._folder = Path(settings.initial)
+    def __init__(self, settings: Detail, folder: str = "", *, provides: bool = False) -> None:
+        self._folder, self._provides = Path(folder), provides
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._provides = settings.begins
         self._alone = settings.alone
         self._own = WEIGHTS in settings.own
         self._roots: list[weakref.ref[Any]] = []

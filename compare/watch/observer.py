@@ -32,7 +32,7 @@ from compare.threads import in_thread
 from compare.user_errors import line_now, line_that_made
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
 from compare.watch.random_numbers import RandomNumbers
-from compare.watch.settings import SEEDS, Nudge, Settings
+from compare.watch.settings import SEEDS, Detail, Nudge
 from compare.watch.trace import APART, INSIDE, LEFT, TraceWriter
 
 
@@ -203,7 +203,10 @@ def _called_as_it_is(function: Any) -> Any:
 
 
 class Observer:
-    """Watches the script in this process.
+    """Watches what is trained in this process.
+
+    Args:
+        writer: writes a fingerprint of the weights after each step, and how it was made; None for neither.
 
     Attributes:
         inside: how many calls are under way inside which nothing is looked for.
@@ -212,7 +215,7 @@ class Observer:
         after_steps: called after steps, with their number so far in the training that numbers belong to.
     """
 
-    def __init__(self, settings: Settings, initial: InitialWeights, writer: TraceWriter) -> None:
+    def __init__(self, settings: Detail, initial: InitialWeights, writer: TraceWriter | None) -> None:
         self.settings, self.initial, self.writer = settings, initial, writer
         self.trainings: list[Training] = []
         self.inside = 0
@@ -416,7 +419,8 @@ class Observer:
         """Applies an optimizer, whoever has written its method, which may have parameters of any names."""
         if self._here.applying:  # a LossScaleOptimizer applies with the optimizer that it wraps
             return call()
-        if (self._running if _is_replica() else threading.current_thread()) is not threading.main_thread():
+        thread = self._running if _is_replica() else threading.current_thread()
+        if thread is not threading.main_thread() and self.writer is not None:
             self.writer.unseen("trains in a thread of its own, and only the main thread is watched: train there")
         with _lock:
             training = self._training_of(optimizer, variables)
@@ -697,7 +701,8 @@ class Observer:
                 training.began = self._moment + 1
                 training.parts.insert(0, (0, next(each.begun for each in training.counts.values() if each.made())))
                 training.fingerprint = self._fingerprint(training)
-                self.writer.begin(training, training.fingerprint, self._way)
+                if self.writer is not None:
+                    self.writer.begin(training, training.fingerprint, self._way)
             training.ended = self._moment + 1
             training.fingerprint = training.fingerprint or self._fingerprint(training)
             if not self.initial.trained:
@@ -708,13 +713,8 @@ class Observer:
                 for variable in self.initial.variables():  # which a function of the script's may be the last to have
                     self._models.append((partial(_same, variable), [mark_of(variable).value]))
             training.steps = made
-            for optimizer in training.optimizers:
-                if not any(optimizer is each for each in training.described):
-                    self.writer.optimizer(training.number, optimizer)
-                    training.described.append(optimizer)
             self._nudged(training, made)
-            training.last = training.fingerprint()
-            self.writer.step(training.number, made, *training.last)
+            self._write(training)
             self._nudged(training, made + 1)
             self.on_step(training)
         self._moment += bool(stepped)
@@ -722,6 +722,17 @@ class Observer:
         if stepped and (now := self.reporting) is not None:
             self.after_steps(now.steps)
         return stepped
+
+    def _write(self, training: Training) -> None:
+        """Writes the weights after a step, and the optimizers that are used for the first time."""
+        if self.writer is None or training.fingerprint is None:
+            return
+        for optimizer in training.optimizers:
+            if not any(optimizer is each for each in training.described):
+                self.writer.optimizer(training.number, optimizer)
+                training.described.append(optimizer)
+        training.last = training.fingerprint()
+        self.writer.step(training.number, training.steps, *training.last)
 
     def ended(self) -> None:
         """Records, when the script has ended, what trainings leave, and the models that no optimizer has trained.
@@ -731,6 +742,7 @@ class Observer:
         for training in self.trainings:
             if training.touched and training.adjusted:  # after the last step as after those before
                 self._complete(training)
+        assert self.writer is not None
         self.writer.whole, known = True, set(self._trained)
         steps, numbers = max((each.steps for each in self.trainings), default=0), itertools.count(len(self.trainings))
         if self.settings.alone:
@@ -788,8 +800,9 @@ class Observer:
     def _complete(self, training: Training) -> None:
         """Records the weights after the last step again: more of it has been done since."""
         if training.steps and training.fingerprint is not None and not (training.over or training.closed):
-            training.last = training.fingerprint()
-            self.writer.replace(training.number, *training.last)
+            if self.writer is not None:
+                training.last = training.fingerprint()
+                self.writer.replace(training.number, *training.last)
             self.on_step(training)
 
     @staticmethod
@@ -819,6 +832,7 @@ class Observer:
         Raises:
             EnoughSteps: always.
         """
+        assert self.writer is not None
         self.writer.enough()
         raise EnoughSteps
 

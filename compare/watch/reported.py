@@ -22,7 +22,7 @@ from compare.patching import classes_with, patch
 from compare.watch.alike import value_of
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import Observer, Training
-from compare.watch.settings import ORDER
+from compare.watch.settings import ORDER, Settings
 from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, TraceWriter
 
 FIT_ARGUMENTS = ("epochs", "batch_size", "class_weight", "validation_split", "validation_freq", "steps_per_epoch")
@@ -39,9 +39,9 @@ SELDOM = 16
 """The number of steps after which metrics are looked at after every 16th only."""
 
 
-def watch_reports(observer: Observer, writer: TraceWriter) -> None:
+def watch_reports(observer: Observer, writer: TraceWriter, settings: Settings) -> None:
     """Patches Keras and TensorFlow in this process."""
-    _watch_fit(observer, writer)
+    _watch_fit(observer, writer, settings)
     _watch_batches(observer, writer)
     _watch_metrics(observer, writer)
     for name in CALLS:
@@ -50,8 +50,8 @@ def watch_reports(observer: Observer, writer: TraceWriter) -> None:
         patch(tf.random, name, _drawn(f"tf.random.{name}", observer, writer))
 
 
-def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
-    own_order = ORDER in observer.settings.own
+def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> None:
+    own_order = ORDER in settings.own
 
     def fit(original: Any, model: Any, *args: Any, **options: Any) -> Any:
         options = _by_name(original, model, args, options)
@@ -75,8 +75,8 @@ def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
             return result
         finally:
             observer.fitting.pop()
-            if path := observer.settings.write_experiment:
-                write_experiment(Path(path), observer.settings.script, model, options)
+            if path := settings.write_experiment:
+                write_experiment(Path(path), settings.script, model, options)
 
     patch(keras.Model, "fit", fit)
 

@@ -43,7 +43,7 @@ def run(settings: Settings) -> int:
     initial = make_alike(settings)
     kind = StageObserver if settings.close_up else Observer
     observer = kind(settings, initial, writer)
-    watch_reports(observer, writer)
+    watch_reports(observer, writer, settings)
     if sys.platform != "win32":  # which cannot fork
         os.register_at_fork(after_in_child=lambda: _leave_alone(writer))
         patch(os, "setpgrp", _lead_group)
@@ -78,7 +78,7 @@ def run(settings: Settings) -> int:
         observer.ended()
     writer.close()
     if isinstance(observer, StageObserver):
-        observer.close()
+        observer.write(folder)
     return status
 
 

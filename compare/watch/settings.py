@@ -45,8 +45,43 @@ class Nudge:
     units: int = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Detail:
+    """What is watched in a process, and what is recorded of its steps.
+
+    Attributes:
+        alone: whether a script is compared with itself: its first training with its second.
+        max_steps: the number of optimizer steps after which a training ends.
+        own: which of ``MADE_ALIKE`` is not made alike.
+        close_up: the first and the last step of each stretch whose stages are recorded; empty for no stages.
+        latest_only: whether only the last two of these steps are kept, up to the first whose weights are not finite.
+        losses_only: whether only losses are kept of the stages, those of validation too, and the numbers of examples.
+        one: whether all that this process trains with the same variables is one training, whatever sets them back.
+        awaits: the trainings, by number, without which the script does not end early.
+    """
+
+    alone: bool = False
+    max_steps: int = 2000
+    own: tuple[str, ...] = ()
+    nudge: Nudge | None = None
+    close_up: tuple[tuple[int, int], ...] = ()
+    latest_only: bool = False
+    losses_only: bool = False
+    one: bool = False
+    awaits: tuple[int, ...] = ()
+
+    @property
+    def trainings(self) -> int:
+        """The largest number of trainings that are watched."""
+        return 2 * MOST_TRAININGS if self.alone else MOST_TRAININGS
+
+    def place(self, file: str, line: int) -> tuple[str, int]:
+        """The file as the user calls it, and the line in it."""
+        return file, line
+
+
 @dataclass(frozen=True)
-class Settings:
+class Settings(Detail):
     """How to run a script, and what to record.
 
     Attributes:
@@ -56,18 +91,10 @@ class Settings:
         checkout: the temporary folder of its commit, from which files are cited; empty for none.
         arguments: what ``sys.argv`` has after it.
         folder: where the trace is written.
-        alone: whether the script is compared with itself: its first training with its second.
-        max_steps: the number of optimizer steps after which a training ends.
         replicas: the number of replicas of a ``MirroredStrategy()`` without devices; None for TensorFlow's own choice.
-        own: which of ``MADE_ALIKE`` the script keeps as its own.
         initial: the folder of the initial weights.
         begins: whether this script provides the initial weights, rather than taking those that are there.
         write_experiment: where to write an ``Experiment`` made from what the script gives to ``fit``; None for nowhere.
-        latest_only: whether only the last two of these steps are kept, up to the first whose weights are not finite.
-        one: whether all that this process trains with the same variables is one training, whatever sets them back.
-        losses_only: whether only losses are kept of the stages, those of validation too, and the numbers of examples.
-        close_up: the first and the last step of each stretch whose stages are recorded; empty for no stages.
-        awaits: the trainings, by number, without which the script does not end early.
     """
 
     script: str
@@ -78,23 +105,9 @@ class Settings:
     cwd: str = ""
     checkout: str = ""
     arguments: tuple[str, ...] = ()
-    alone: bool = False
-    max_steps: int = 2000
     replicas: int | None = None
-    own: tuple[str, ...] = ()
     begins: bool = True
-    nudge: Nudge | None = None
     write_experiment: str | None = None
-    close_up: tuple[tuple[int, int], ...] = ()
-    awaits: tuple[int, ...] = ()
-    latest_only: bool = False
-    losses_only: bool = False
-    one: bool = False
-
-    @property
-    def trainings(self) -> int:
-        """The largest number of trainings that are watched."""
-        return 2 * MOST_TRAININGS if self.alone else MOST_TRAININGS
 
     @property
     def notebook(self) -> bool:

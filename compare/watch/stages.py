@@ -28,7 +28,7 @@ from compare.patching import patch
 from compare.watch.alike import InitialWeights, named_seeds_of, path_of, rates_of, strategy_of, weights_of
 from compare.watch.observer import Observer, Training
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
-from compare.watch.settings import Settings
+from compare.watch.settings import Detail
 from compare.watch.shapes import is_column, of_pairs
 from compare.watch.trace import CLIPPING, TraceWriter, pickled
 
@@ -66,7 +66,7 @@ class _Replica:
 class StageObserver(Observer):
     """An observer that also records the stages of some steps; ``seen.py`` describes what it writes."""
 
-    def __init__(self, settings: Settings, initial: InitialWeights, writer: TraceWriter) -> None:
+    def __init__(self, settings: Detail, initial: InitialWeights, writer: TraceWriter | None) -> None:
         super().__init__(settings, initial, writer)
         self._lost_at = sys.maxsize
         self._applications = itertools.count(1)
@@ -423,11 +423,11 @@ class StageObserver(Observer):
         names = [path_of(each) for each in self.trainings[number].variables]
         return replace(self._seen[number], names=names, without_xla=self._without_xla)
 
-    def close(self) -> None:
-        """Writes everything; the script has ended."""
+    def write(self, folder: Path) -> None:
+        """Writes what was seen of each training."""
         for number in self._seen:
             if (seen := self.seen(number)) is not None:
-                (Path(self.settings.folder) / f"{number}-stages.pkl").write_bytes(pickled(seen))
+                (folder / f"{number}-stages.pkl").write_bytes(pickled(seen))
 
 
 def _depends_on_training(layer: Any) -> bool:
