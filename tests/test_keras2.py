@@ -89,18 +89,19 @@ def test_fit_and_loop_are_identical_and_the_tutorial_is_not(command):
 
 @pytest.mark.skipif(KERAS_2, reason="this process has Keras 2")
 @pytest.mark.parametrize(
-    ("name", "mistake", "cause"),
+    ("name", "mistake", "cause", "stage"),
     [
-        pytest.param("weights", "WeightsForgotten", "sample-weights-dropped", marks=pytest.mark.slow),
-        ("dropout", "NoFlag", "training-flag-missing"),
+        pytest.param("weights", "WeightsForgotten", "sample-weights-dropped", "loss", marks=pytest.mark.slow),
+        ("dropout", "NoFlag", "training-flag-missing", "predictions"),
     ],
 )
-def test_the_check_passes_a_correct_loop_and_names_a_mistake(command, name, mistake, cause):
+def test_the_check_passes_a_correct_loop_and_names_a_mistake(command, name, mistake, cause, stage):
     trainers = ["--trainers", "fit", "task:Loop", f"task:{mistake}"]
     status, _, (right, wrong) = command(name, "--check", *trainers, "--replicas", "1", "--batch-size", "50")
     assert status == 1
     assert right["verdict"] in ("identical", "alike") and right["causes"] == []
     assert wrong["verdict"] == "different" and [found["id"] for found in wrong["causes"]] == [cause]
+    assert wrong["training"]["first_difference"]["stage"] == stage
 
 
 @pytest.mark.slow

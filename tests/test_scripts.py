@@ -587,6 +587,20 @@ def test_random_numbers_belong_to_the_step_that_they_are_drawn_for(
         assert kinds.index("drawn") < kinds.index("inputs") < kinds.index("drawn", 1) < kinds.index("loss")
 
 
+def test_gradients_are_known_by_their_name_in_any_order(tensorflow: Any) -> None:
+    told = []
+    with watched(close_up=((1, 1),)) as observer:
+        observer.on_update = lambda *given: told.append(given)
+        weights, optimizer = tf.Variable([3.0]), keras.optimizers.SGD(0.5)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weights**2)
+        gradients = tape.gradient(loss, [weights])
+        optimizer.apply(trainable_variables=[weights], grads=gradients)
+    seen = observer.seen(0)
+    assert seen is not None and [each.tolist() for each in seen.arrays(1, "gradients")] == [0.5, [6.0]]
+    assert told == [(optimizer, gradients, [weights])]
+
+
 def test_how_often_a_layer_has_drawn_before_a_step_is_recorded(tensorflow: Any) -> None:
     with watched(close_up=((1, 9),)) as observer:
         model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dropout(0.5), keras.layers.Dense(1)])

@@ -1,4 +1,4 @@
-"""Intercepts calls of optimizers and of the distribution strategy while a trainer runs."""
+"""Intercepts calls of the distribution strategy while a trainer runs."""
 
 from __future__ import annotations
 
@@ -13,27 +13,6 @@ from compare.patching import patch
 
 STRATEGY_METHODS = "run", "experimental_distribute_dataset", "distribute_datasets_from_function"
 """The methods of a strategy that a distributed trainer calls, itself or through Keras."""
-
-
-def intercept_apply(on_apply: Callable[[Any, list[Any], list[Any]], None]) -> None:
-    """Calls ``on_apply`` with optimizer, gradients and variables before every ``apply``, also of a loop's own one."""
-
-    def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        grads = list(grads)
-        variables = optimizer._trainable_variables if trainable_variables is None else list(trainable_variables)
-        on_apply(optimizer, grads, variables)
-        return original(optimizer, grads, variables)
-
-    def apply_gradients(original: Any, optimizer: Any, grads_and_vars: Any, *args: Any, **options: Any) -> Any:
-        pairs = list(grads_and_vars)
-        on_apply(optimizer, [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
-        return original(optimizer, pairs, *args, **options)
-
-    # Where there is an apply, apply_gradients calls it.
-    replacements: dict[str, Callable[..., Any]] = {"apply": apply, "apply_gradients": apply_gradients}
-    mro = tf.keras.optimizers.Optimizer.__mro__
-    owner, method = next((cls, name) for name in replacements for cls in mro if name in vars(cls))
-    patch(owner, method, replacements[method])
 
 
 def intercept_strategy(strategy: tf.distribute.Strategy, on_use: Callable[[], None]) -> None:

@@ -14,14 +14,13 @@ import tensorflow as tf
 from compare.anew import train_anew
 from compare.check.case import Case
 from compare.check.causes.data import Known
-from compare.check.close_up import seeing_inside
+from compare.check.close_up import observing
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS, Seen
 from compare.check.replayed_twin import replayed_twin
 from compare.check.stages import Located, apart, first_apart, locate
 from compare.engine.input_pipeline import Examples, Stream
-from compare.engine.keras_generation import SHOWS_STEPS
 from compare.engine.run import Run
 from compare.errors import EndedEarlyError
 from compare.records import INITIAL, AnyRecord, Place, StepRecord, in_time
@@ -130,8 +129,6 @@ def first_not_finite(
     Raises:
         Exception: whatever a trainer raises.
     """
-    if not SHOWS_STEPS:
-        return None
 
     def until(record: AnyRecord) -> None:
         if not isinstance(record, StepRecord) or record.step <= INITIAL:
@@ -140,12 +137,12 @@ def first_not_finite(
             raise EndedEarlyError(record.epoch, record.step, "enough was seen")
 
     def inside(trainer: Trainer, *window: tuple[int, int], latest_only: bool = False) -> CloseUp | None:
-        with seeing_inside(*window, latest_only=latest_only) as seen:
+        with observing(*window, latest_only=latest_only) as observer:
             run = make_run(sinks=[until])
             with suppress(EndedEarlyError):
                 train_anew(trainer, run)
                 run.close()
-            return seen()
+            return observer.seen(0)
 
     seen = inside(side, latest_only=True)
     steps = sorted(step for step in seen.steps if seen.of(step, "updated")) if seen else []

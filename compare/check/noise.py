@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from compare.anew import train_anew
-from compare.check.close_up import seeing_inside
+from compare.check.close_up import observing
 from compare.check.observation import EPOCHS, as_record
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import TrainingTask
@@ -49,12 +49,12 @@ class NoiseTwins:
 
     def _train(self, start: Place, number: int, *, loud: bool) -> Record:
         records: list[AnyRecord] = []
-        with seeing_inside() as seen:
+        with observing() as observer:
             given = {"seed": self._seed, "epochs": EPOCHS, "sinks": [records.append]}
             run = TwinRun(self.task, start=start, twin=number, loud=loud, **given)
             train_anew(self._reference, run)
             run.close()
-            inside = seen()
+            inside = observer.seen(0)
         if inside is not None and not loud:
             self._seen.setdefault(start, []).append(inside)
         return as_record(rounding.twin_name(number, loud), records)

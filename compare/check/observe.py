@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from compare.anew import train_anew
-from compare.check.close_up import seeing_inside
-from compare.check.interception import intercept_apply, intercept_strategy
+from compare.check.close_up import observing
+from compare.check.interception import intercept_strategy
 from compare.check.observation import (
     EPOCHS,
     ApplyCall,
@@ -28,12 +28,12 @@ from compare.engine.fingerprints import container, distributed
 from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import fix_dropout, learning_rate
 from compare.engine.run import Run, TrainingTask
-from compare.patching import patch, undone
+from compare.patching import patch
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
 from compare.verdict.model import Source
-from compare.watch.seen import CloseUp
+from compare.watch.stages import StageObserver
 
 
 class ProbeRun(Run):
@@ -48,9 +48,10 @@ class ProbeRun(Run):
         seed: int,
         name: str,
         similar: Observation | None = None,
-        seen: Callable[[], CloseUp | None],
+        observer: StageObserver,
     ) -> None:
-        self._similar, self._seen, self._ends = similar, seen, list[int]()
+        self._similar, self._observer, self._ends = similar, observer, list[int]()
+        observer.on_update = self.on_apply
         self.observation = Observation(name, task.strategy.num_replicas_in_sync)
         super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
         self._lock = threading.Lock()
@@ -153,7 +154,7 @@ class ProbeRun(Run):
         self.close()
         if self._variables:
             self.observation.final = self._read()
-        if steps := self._seen():
+        if steps := self._observer.seen(0):
             self.observation.inside = Seen(steps, tuple(self._ends))
         return self.observation
 
@@ -258,7 +259,7 @@ class ProbeRun(Run):
         self.observation.records.append(record)
         if isinstance(record, EpochRecord):
             self.observation.logs[record.epoch] = dict(record.logs)
-            self._ends.append(max(steps.steps, default=0) if (steps := self._seen()) else 0)
+            self._ends.append(max(steps.steps, default=0) if (steps := self._observer.seen(0)) else 0)
 
 
 def _without_rate(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,9 +291,8 @@ def observe(task: TrainingTask, trainer: Trainer, seed: int, *, similar: Observa
     Raises:
         Exception: whatever the trainer raises.
     """
-    with seeing_inside() as seen, undone(), without_exit(f"trainer {trainer.name}", trainer.train):
-        run = ProbeRun(task, seed=seed, name=trainer.name, similar=similar, seen=seen)
-        intercept_apply(run.on_apply)
+    with observing() as observer, without_exit(f"trainer {trainer.name}", trainer.train):
+        run = ProbeRun(task, seed=seed, name=trainer.name, similar=similar, observer=observer)
         patch(tf.GradientTape, "gradient", run.on_gradient)
         intercept_strategy(run.strategy, partial(setattr, run.observation, "distributed", True))
         train_anew(trainer, run)

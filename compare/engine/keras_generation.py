@@ -25,8 +25,6 @@ HAS_APPLY = _KERAS_3
 """Whether optimizers have a method ``apply``, which takes gradients alone."""
 CLIPS_EACH_REPLICA = _KERAS_3
 """Whether optimizers clip the gradients of each replica before they are added; if not, their sum."""
-SHOWS_STEPS = _KERAS_3
-"""Whether the values inside steps can be observed."""
 CONVERTS_STEPS = not _KERAS_3
 """Whether ``fit`` converts the Python code of a step by AutoGraph, a model's and a loss's included."""
 UPDATES_LOSS = not _KERAS_3

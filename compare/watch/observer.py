@@ -213,6 +213,8 @@ class Observer:
         fitted: the models whose ``fit`` was called, in order.
         fitting: what is under way of them.
         after_steps: called after steps, with their number so far in the training that numbers belong to.
+        on_update: called with optimizer, gradients and variables before every update that a method of Keras's own
+            makes, also of an optimizer that belongs to no training.
     """
 
     def __init__(self, settings: Detail, initial: InitialWeights, writer: TraceWriter | None) -> None:
@@ -225,6 +227,7 @@ class Observer:
         self.fitted: list[Any] = []
         self.fitting: list[Any] = []
         self.after_steps: Callable[[int], None] = lambda steps: None
+        self.on_update: Callable[[Any, list[Any], list[Any]], None] = lambda *given: None
         self._moment = 0
         self._round: list[Training] = []
         self._models: list[tuple[Callable[[], Any], list[np.ndarray | None]]] = []
@@ -406,13 +409,19 @@ class Observer:
     @_called_as_it_is
     def _apply_pairs(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
         call, (pairs, *_) = _with_lists(original, optimizer, args, options)
-        optimizer = without_loss_scale(optimizer)
-        return self._applied(call, optimizer, [grad for grad, _ in pairs], [variable for _, variable in pairs])
+        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        inner = without_loss_scale(optimizer)
+        if is_keras(original) and inner is optimizer and isinstance(optimizer, BaseOptimizer):
+            self.on_update(optimizer, grads, variables)
+        return self._applied(call, inner, grads, variables)
 
     @_called_as_it_is
     def _apply(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
+        options = dict(sorted(options.items(), key=lambda named: named[0] != "grads"))
         call, (grads, *others) = _with_lists(original, optimizer, args, options)
         variables = others[0] if others and others[0] is not None else optimizer._trainable_variables
+        if is_keras(original):
+            self.on_update(optimizer, list(grads), list(variables))
         return self._applied(call, optimizer, list(grads), list(variables))
 
     def _applied(self, call: Callable[[], Any], optimizer: Any, grads: list[Any], variables: list[Any]) -> Any:
