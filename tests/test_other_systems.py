@@ -130,3 +130,18 @@ def test_what_tensorflow_prints_by_itself_is_no_last_line_of_a_script(tmp_path: 
     assert last_line(log) == "nearly done"
     log.write_text("I0000 00:00:1795565282.920480   20706 port.cc:153] oneDNN custom operations are on.\n")
     assert last_line(log) == last_line(tmp_path / "none.log") == ""
+
+
+FORKS = """
+import os, time
+from compare.app.processes import take_forks_along
+
+take_forks_along()
+time.sleep(0 if os.fork() else 60)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_what_user_code_forks_ends_with_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, timeout=30)  # waits for both
+    assert done.returncode == 0

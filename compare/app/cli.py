@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from compare import signals
-from compare.app import standard_streams
+from compare.app import processes, standard_streams
 from compare.app.command_line import parsed, program
 from compare.app.standard_streams import ending, fail, forgiving, print_traceback
 from compare.engine.tf_config import this_task
@@ -153,6 +153,7 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
     from compare.records.run_json import RunJson  # noqa: PLC0415 (lazy: needs packages)
 
     signals.catch()
+    processes.take_forks_along()
     console = standard_streams.console(quiet=options.quiet)
     if _helps(options):
         take_part(options, folder)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from contextlib import contextmanager, suppress
+from functools import partial
 from os import _exit  # user code runs with another os._exit
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,12 @@ def send(pid: int, number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):  # they have ended
         for each in (number, getattr(signal, "SIGCONT", number)):
             getattr(os, "killpg", os.kill)(pid, each)
+
+
+def take_forks_along() -> None:
+    """Have processes that this one forks, as user code may, end with it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(end_with, os.getpid()))
 
 
 _watched: set[int] = set()

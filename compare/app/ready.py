@@ -132,6 +132,7 @@ class Worker:
         """Get ready to train."""
         if not (isinstance(self.options, Study) and self.options.backend == "dask"):
             processes.end_with(self.parent)
+            processes.take_forks_along()
         return Session.begin(self.options, RunJson(folder=self.folder), Console(quiet=True), self.threads)
 
 
