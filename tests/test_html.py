@@ -922,6 +922,10 @@ def test_metrics_that_agree_over_seeds_are_said_beside_the_no(tmp_path: Path) ->
     page = Page(folder / "report.html")
     assert "Do they train alike? No, but their metrics agree within the margins. " in page.text
     assert "; even so, the metrics agree within the margins in every epoch" in page.text
+    assert "The verdict on the paired differences of 3 seeds is alike" in page.text
+    entry["training"]["verdict"] = entry["verdict"] = "identical"
+    recorded.finish(folder, verdict=verdict | {"verdict": "identical"})
+    assert "is alike" not in Page(folder / "report.html").text, "below a Yes, exactly."
 
 
 def test_a_study_is_labelled_by_seed_and_shows_the_margin(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     if entry.weights_seen:
         weights = _basis_of_weights(entry, files.scope)
     basis = [*weights, *_basis_of_numbers(entry, files.scope)]
-    if study := entry.study:
+    if (study := entry.study) and entry.verdict != "identical":
         text = f"The verdict on the paired differences of {study.seeds} seeds is {study.verdict}; see below."
         basis.append(("Seeds", text))
     return basis
