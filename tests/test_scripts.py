@@ -82,6 +82,25 @@ def test_a_training_that_only_one_script_makes_is_never_green(tmp_path: Path) ->
     assert "only both also trains" in others["training"]["reason"]
 
 
+ONCE = """
+from pathlib import Path
+if (mark := Path(__file__).with_suffix(".mark")).exists():
+    raise ValueError("only once")
+mark.touch()
+"""
+
+
+def test_an_error_of_a_script_that_is_run_again_to_look_inside_a_step_is_said(tmp_path: Path) -> None:
+    (tmp_path / "teacher.py").write_text(TEACHER)
+    (tmp_path / "once.py").write_text(ONCE + TEACHER.replace("mse", "mae"))
+    scripts = [str(tmp_path / name) for name in ("teacher.py", "once.py")]
+    result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
+    (entry,) = result.details["comparisons"]
+    assert (entry["verdict"], entry["causes"]) == ("different", [])
+    failed = "once was run again to look inside step 1, and failed then: ValueError: only once"
+    assert any(each.startswith(failed) for each in entry["evidence"]), entry["evidence"]
+
+
 THREE_AFTER_A_TEACHER = (
     TEACHER.replace("train(8)", "")
     + """

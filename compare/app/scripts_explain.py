@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compare.app.script_runs import write_records
+from compare.app.script_runs import failure_of, write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
 from compare.check.causes.reporting import never_reset, not_reset, other_metrics
@@ -257,8 +257,10 @@ def _not_repeated(departure: Departure, close: CloseUps | None) -> list[Measurem
     """The scripts that have made fewer steps when they were run again, to look inside one."""
     made = [max(side.steps, default=0) if side else 0 for side in (close.seen if close else ())]
     return [
-        Measurement.of("not-repeated", side=name, step=departure.step, made=steps)
-        for name, steps, before in zip(departure.model.names, made, departure.model.lengths, strict=False)
+        Measurement.of("not-repeated", side=name, step=departure.step, made=steps, error=error)
+        for name, steps, before, error in zip(
+            departure.model.names, made, departure.model.lengths, close.errors if close else (), strict=False
+        )
         if steps < departure.step <= before
     ]
 
@@ -419,11 +421,13 @@ class CloseUps:
 
     Attributes:
         seen: the reference and the candidate; None of one that was not seen.
+        errors: how each of the two failed when it was run again; empty if it did not.
         twin: the folder where the first of the noise twins has written its trace.
     """
 
     departure: Departure
     seen: tuple[CloseUp | None, CloseUp | None]
+    errors: tuple[str, str]
     twins: Sequence[CloseUp]
     twin: Path | None = None
 
@@ -547,7 +551,7 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
     begins = dict.fromkeys(each.noise for each in departures if each.noise is not None)
     twins = {begin: settings_of(0, Nudge(begin, 1)) for begin in begins}
     settings = [settings_of(side) for side in session.sides]
-    run_scripts(
+    runs, _ = run_scripts(
         session,
         [*settings, *twins.values()],
         [session.names[side] for side in session.sides] + ["perturbed run"] * len(twins),
@@ -556,10 +560,11 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
     def seen(side: int, of: Settings, model: ModelPair) -> CloseUp | None:
         return read_close_up(Path(of.folder), model.traces[side].number, model.traces[side].order)
 
+    errors = failure_of(runs[0]), failure_of(runs[len(settings) - 1])
     found = []
     for each in departures:
         twin = None if each.noise is None else seen(0, twins[each.noise], each.model)
         both = seen(0, settings[0], each.model), seen(1, settings[-1], each.model)
         folder = None if each.noise is None else Path(twins[each.noise].folder)
-        found.append(CloseUps(each, both, [] if twin is None else [twin], folder))
+        found.append(CloseUps(each, both, errors, [] if twin is None else [twin], folder))
     return found

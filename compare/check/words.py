@@ -70,6 +70,14 @@ def as_evidence(seen: Sequence[Measurement]) -> dict[str, Any]:
     return {"evidence": tuple(map(said, seen)), "measurements": tuple(each.as_json() for each in seen)}
 
 
+def _not_repeated(side: str, step: int, made: int, error: str = "") -> str:
+    again = f"{side} was run again to look inside step {step:,}, and"
+    if error:
+        return f"{again} failed then: {error}; compare again"
+    left = "what it leaves on disk, such as a checkpoint, may change its next run; remove that, and compare again"
+    return f"{again} made {made:,} steps then: {left}"
+
+
 def _finite(number: float | None) -> bool:
     """Whether a number is finite; in JSON one that is not is null."""
     return number is not None and math.isfinite(number)
@@ -587,8 +595,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-changed-between": lambda variable, steps, **_: f"{variable} changed between steps {steps} and {steps + 1}",
     # Two scripts: what may explain a difference
     "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
-    "not-repeated": "{side} was run again to look inside step {step:,}, and made {made:,} steps then: what it leaves "
-    "on disk, such as a checkpoint, may change its next run; remove that, and compare again",
+    "not-repeated": _not_repeated,
     "batch-norm-per-replica": "{layer} takes its statistics from the examples of one replica, on {replicas} replicas "
     "from fewer: this differs by itself; BatchNormalization(synchronized=True) takes them from all",
     "dropout-per-replica": "{layer} draws its mask for each of {replicas} replicas, not once for the whole batch: this "
