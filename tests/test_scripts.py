@@ -36,8 +36,9 @@ from compare.user_errors import describe
 from compare.verdict.rounding import UNIT
 from compare.watch.alike import InitialWeights
 from compare.watch.experiment_file import write_experiment
+from compare.watch.observer import EnoughSteps
 from compare.watch.reported import watch_reports
-from compare.watch.seen import row_hashes, sketch
+from compare.watch.seen import read_close_up, row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Detail, Nudge, Settings
 from compare.watch.shapes import of_pairs
 from compare.watch.stages import StageObserver
@@ -554,6 +555,20 @@ def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any
     (spread,) = seen.arrays(3, "spread")
     before = float(np.mean((Y[None, :] - predicted) ** 2))
     assert abs(float(spread) - before) < 0.05 * before and not np.isclose(float(spread), losses[2])
+
+
+def test_what_was_seen_is_kept_although_a_script_does_not_come_to_its_end(tensorflow: Any, tmp_path: Path) -> None:
+    with watched(close_up=((1, 2),), max_steps=1) as observer:
+        observer.writer = TraceWriter(tmp_path)
+        model, optimizer = column(), keras.optimizers.SGD()
+        with pytest.raises(EnoughSteps):
+            for _ in range(2):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(model(X, training=True))
+                gradients = tape.gradient(loss, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        seen = read_close_up(tmp_path, 0)
+    assert seen is not None and gradients_of(seen, 1)
 
 
 def test_calls_of_an_optimizer_belong_to_the_step_whose_gradients_they_get(tensorflow: Any) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -422,6 +422,12 @@ class StageObserver(Observer):
             return None
         names = [path_of(each) for each in self.trainings[number].variables]
         return replace(self._seen[number], names=names, without_xla=self._without_xla)
+
+    def end_early(self) -> NoReturn:
+        """Writes everything first: TensorFlow may take longer to end a distributed dataset than the script is given."""
+        assert self.writer is not None
+        self.write(self.writer.folder)
+        super().end_early()
 
     def write(self, folder: Path) -> None:
         """Writes what was seen of each training."""

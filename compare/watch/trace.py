@@ -235,7 +235,7 @@ class TraceWriter:
     """Writes the traces of one script."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._traces: dict[int, dict[str, Any]] = {}
         self._trainings: list[Any] = []
@@ -284,7 +284,7 @@ class TraceWriter:
         """Records other weights after the last step of a training."""
         rows = self._rows[number]
         if not rows:  # it is in the file already
-            path = self._folder / f"{number}.steps"
+            path = self.folder / f"{number}.steps"
             dtype = step_dtype(*hashes.shape)
             with open(path, "r+b") as file:
                 file.seek(-dtype.itemsize, 2)
@@ -302,19 +302,19 @@ class TraceWriter:
             block = np.zeros(len(rows), step_dtype(*rows[0][1].shape))
             for to, (step, hashes, projections) in zip(block, rows, strict=True):
                 to["epoch"], to["step"], to["hashes"], to["projections"] = 1, step, hashes, projections
-            with open(self._folder / f"{number}.steps", "ab") as file:
+            with open(self.folder / f"{number}.steps", "ab") as file:
                 file.write(block.tobytes())
             rows.clear()
 
     def enough(self) -> None:
         """Writes everything once, and says that the script is to end."""
-        if not (self._folder / ENOUGH).exists():
+        if not (self.folder / ENOUGH).exists():
             self.close()
-            (self._folder / ENOUGH).touch()
+            (self.folder / ENOUGH).touch()
 
     def unseen(self, how: str) -> None:
         """Says how the script trains where it is not watched; then there is nothing to compare."""
-        write_json(self._folder / UNSEEN, how)
+        write_json(self.folder / UNSEEN, how)
 
     def close(self) -> None:
         """Writes everything; the script has ended."""
@@ -328,7 +328,7 @@ class TraceWriter:
         of_training = {
             name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded", "state", "of")
         }
-        replace_file(self._folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
+        replace_file(self.folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
 
 
 PACKAGE = sys.modules[__name__.partition(".")[0]]
