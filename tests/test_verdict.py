@@ -291,6 +291,8 @@ def test_models_of_other_shapes_are_different_from_the_start(train: Train) -> No
         training = compare_records(train("fit"), train(model=variables)).training
         assert (training.verdict, training.first_difference) == ("different", Difference(1, 0))
         assert (training.max_weight_gap, training.reason) == (None, f"the models have different weights: {told}")
+    recorded = compare_records(train("fit"), train("fit", model=(KERNEL,)), "an/older/run").training
+    assert recorded.reason.endswith("only the recorded run has dense/bias [2]")
 
 
 def test_what_variables_are_called_does_not_matter(train: Train) -> None:

@@ -86,11 +86,12 @@ def without_counterpart(own: Sequence[Variable], others: Sequence[Variable]) -> 
 
 def _weights_alone(reference: Record, candidate: Record) -> str:
     """Which weights only one of two models has, as a sentence."""
-    told = []
-    for own, other in ((reference, candidate), (candidate, reference)):
+    told, names_of = [], (reference.trainer, candidate.trainer)
+    sides = ("the recorded run", "this one") if names_of[0] == names_of[1] else names_of  # with --baseline
+    for side, own, other in zip(sides, (reference, candidate), (candidate, reference), strict=True):
         alone = without_counterpart(own.variables, other.variables)
         names = [f"{variable.name} {list(variable.shape)}" for variable in alone]
-        told += [f"only {own.trainer} has {some(names)}"] if names else []
+        told += [f"only {side} has {some(names)}"] if names else []
     return "; ".join(told) or "they have them in another order"
 
 
