@@ -40,8 +40,10 @@ def catch() -> None:
 
 
 def catch_again() -> None:
-    """Reinstalls the handlers if a library has replaced one of them; does nothing if ``catch`` was not called."""
-    if signal.getsignal(signal.SIGTERM) is _handle or signal.getsignal(signal.SIGINT) is _handle:
+    """Reinstalls the handlers if a library or user code has replaced them; does nothing if ``catch`` was not called."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    known = _watched or _handle in handlers  # of a command, also where both were replaced
+    if known and handlers != [_handle] * 2 and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _handle)
 

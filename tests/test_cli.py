@@ -147,6 +147,30 @@ def test_a_signal_waits_for_the_step_in_hand_but_not_for_ever(tmp_path: Path) ->
     assert done.stdout.splitlines() == ["the step goes on True True", "out of time True", "at once"], done.stderr
 
 
+IGNORES = """
+import os, signal
+from compare import signals
+
+signals.catch()
+with signals.ended_by_force(lambda: None):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signals.catch_again()
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        print("ignored")
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_user_code_that_ignores_signals_is_interrupted_after_its_step(tmp_path: Path) -> None:
+    (tmp_path / "ignores.py").write_text(IGNORES)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, tmp_path / "ignores.py"], capture_output=True, text=True, env=environment)
+    assert done.stdout == "interrupted\n", done.stderr
+
+
 STUCK = """
 import ctypes, os, signal, sys, threading
 from compare import signals

@@ -326,6 +326,7 @@ class Run:
 
     def _end_if_interrupted(self) -> None:
         """Ends an interrupted training after a step, which is saved if training can continue there."""
+        signals.catch_again()
         signals.wait_for_step(self.saves_steps)
         if not signals.interrupted():
             return
@@ -409,6 +410,7 @@ class Run:
                 what = what or f"{name} is {values[name]}"
         if what and self.stops_at_nan:
             raise NotFiniteError(epoch, None, what)
+        signals.catch_again()
         interrupted = signals.interrupted()
         if self._checkpoints is not None and (interrupted or self._checkpoints.due(epoch, self.epochs[-1])):
             self._checkpoints.save((epoch, EPOCH_END), values)
