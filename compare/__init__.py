@@ -22,6 +22,7 @@ To describe: ``Experiment`` (the task), ``Trainer`` (a loop; it takes all it nee
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 from collections.abc import Callable
 from functools import update_wrapper
@@ -87,6 +88,9 @@ def __dir__() -> list[str]:
 
 Given = ParamSpec("Given")
 
+_one_at_a_time = threading.RLock()
+"""Trainings in several threads would share what TensorFlow and Keras have once in a process, such as layers' names."""
+
 
 def _takes(options: Callable[Given, Options]) -> Callable[[Callable[[Request], Result]], Callable[Given, Result]]:
     """Gives a function the parameters of ``Options``, for readers, editors and type checkers alike."""
@@ -102,7 +106,8 @@ def _takes(options: Callable[Given, Options]) -> Callable[[Callable[[Request], R
                 mode.word for mode in MODES if given.get(mode.word) == []
             ]:  # of a pattern, say: not a training
                 raise RequestError(f"compare.run: {empty[0]} is an empty list: name what to compare, or leave it out")
-            return function(options(*args, **kwargs).request)
+            with _one_at_a_time:
+                return function(options(*args, **kwargs).request)
 
         _show_options(run, function)
         return run
@@ -234,7 +239,8 @@ def assert_alike(
     options = Task(experiment=experiment, trainers=(reference, trainer), seed=seed)
     (_, held_against), (_, candidate) = load_trainers(options)
     configure()
-    report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
+    with _one_at_a_time:
+        report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
     judged, name = report.judged, report.reference
     for text in (misnamed(judged, name), silent(judged), shared_state(candidate), warning(judged, name)):
         if text:

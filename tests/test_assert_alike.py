@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tasks
@@ -56,6 +58,21 @@ def test_checks_leave_no_graph_behind(tensorflow):
 def checked(training: str, metrics: dict[str, MetricGap]) -> Report:
     """What a short check of a loop may come to."""
     return Report("fit", (1,), Comparison("loop", Training(training, 0.0, None, 3), Reporting("identical", metrics)))
+
+
+def test_checks_in_two_threads_wait_for_each_other(tensorflow, monkeypatch):
+    inside = []
+
+    def check(*args, **options):
+        inside.append(len(inside))
+        time.sleep(0.3)
+        assert inside.pop() == 0
+        return checked("identical", {})
+
+    monkeypatch.setattr("compare.check.check", check)
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(compare.assert_alike, tasks.experiment(), compare.CustomLoop()) for _ in range(2)]
+    assert [each.exception() for each in both] == [None, None]
 
 
 def test_a_mistyped_metric_is_a_warning_with_the_name_that_was_meant(tensorflow, monkeypatch):

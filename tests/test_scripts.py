@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -38,6 +38,7 @@ from compare.watch.alike import InitialWeights
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import EnoughSteps
 from compare.watch.reported import watch_reports
+from compare.watch.script import _run_as_main
 from compare.watch.seen import read_close_up, row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Detail, Nudge, Settings
 from compare.watch.shapes import of_pairs
@@ -234,6 +235,19 @@ def test_code_that_a_notebook_times_runs_and_what_belongs_to_a_shell_does_not(tm
     source = as_python(str(tmp_path / "my.ipynb"), tmp_path / "notebook-0.py")
     names = runpy.run_path(source, {"get_ipython": Mock()})
     assert [names[name] for name in "abcd"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("begins", "runs"), [(b"# coding: latin-1\n# \xe4", True), (b"\xef\xbb\xbf# a", True), (b"# \xe4", False)]
+)
+def test_a_file_is_decoded_as_python_decodes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: bytes, runs: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # which is another one then
+    (tmp_path / "a.py").write_bytes(begins + b"\r\nx = 1\r\n")
+    with nullcontext() if runs else pytest.raises(SyntaxError):
+        _run_as_main(Settings("a.py", str(tmp_path / "a.py"), str(tmp_path), str(tmp_path)))
+    assert hasattr(sys.modules["__main__"], "x") == runs
 
 
 def test_an_error_in_a_notebook_cites_its_cell(tmp_path: Path) -> None:

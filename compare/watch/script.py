@@ -12,6 +12,7 @@ import threading
 import traceback
 from contextlib import suppress
 from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.util import decode_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -125,7 +126,8 @@ def _run_as_main(settings: Settings) -> None:
     if settings.notebook:  # which asks its shell for things such as %matplotlib, that do nothing
         vars(main).update(get_ipython=Mock(), display=print)
     awaits = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if settings.notebook else 0
-    code = compile(Path(settings.source).read_bytes(), settings.source, "exec", awaits, dont_inherit=True)
+    source = decode_source(Path(settings.source).read_bytes())  # or an error, as in Python itself
+    code = compile(source, settings.source, "exec", awaits, dont_inherit=True)
     awaited = eval(code, vars(main))
     if awaited is not None:
         asyncio.run(awaited)
