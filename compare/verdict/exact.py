@@ -396,8 +396,7 @@ def rests(record: Record) -> bool:
     start = in_time((1, INITIAL))
     if not len(keys) or not record.has(np.array([start]))[0]:
         return False
-    hashes = record.at(np.append(start, keys))["hashes"]
-    changed = (hashes[1:] != hashes[:-1]).any(axis=2)
+    changed = _changed(record, start, keys)
     some = changed[:, changed.any(axis=0) & ~changed.all(axis=0)]
     return not changed.any() or (some.size > 0 and bool((some.all(axis=1) | ~some.any(axis=1)).all()))
 
@@ -419,11 +418,16 @@ def _updates(record: Record, epoch: int, keys: np.ndarray, wanted: int) -> np.nd
     starts = starts[record.has(starts)]
     if not len(starts) or len(keys) <= wanted:
         return keys
-    hashes = record.at(np.append(starts[:1], keys))["hashes"]
-    changed = (hashes[1:] != hashes[:-1]).any(axis=2)
+    changed = _changed(record, starts[0], keys)
     updated = (~changed).sum(axis=0) >= len(keys) - wanted
     updates = changed[:, updated].any(axis=1)
     return keys[updates] if updates.sum() == wanted else keys
+
+
+def _changed(record: Record, start: int, keys: np.ndarray) -> np.ndarray:
+    """Whether each step changes each variable on any replica, bool ``[steps, variables]``; places are sort keys."""
+    hashes = record.at(np.append(start, keys))["hashes"]
+    return np.asarray((hashes[1:] != hashes[:-1]).any(axis=2))
 
 
 def _with_steps(record: Record, keys: np.ndarray, numbers: np.ndarray) -> Record:
