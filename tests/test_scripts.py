@@ -482,11 +482,13 @@ def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any) -> Non
 
 
 @contextmanager
-def watched(**options: Any) -> Iterator[StageObserver]:
-    """An observer of what this process trains."""
+def watched(folder: Path | None = None, *, begins: bool = True, **options: Any) -> Iterator[StageObserver]:
+    """An observer of what this process trains; in a folder it writes a trace, and gives or takes initial weights."""
     detail = Detail(**{"own": tuple(MADE_ALIKE), **options})
+    initial = (str(folder / "initial"),) if folder else ()
     with undone():
-        yield StageObserver(detail, InitialWeights(detail), None)
+        writer = TraceWriter(folder / "trace") if folder else None
+        yield StageObserver(detail, InitialWeights(detail, *initial, provides=begins), writer)
 
 
 def column() -> keras.Model:

@@ -26,10 +26,10 @@ def eager(function: Callable[..., Any]) -> Any:
     return function
 
 
-def drawn(folder: Path, way: Callable[..., Any], *, besides: bool = False) -> list[list[float]]:
+def drawn(way: Callable[..., Any], *, besides: bool = False) -> list[list[float]]:
     """The random numbers that each of three steps draws; the last one's shape has its function traced once more."""
     numbers = []
-    with watched(folder, own=WITH_SEEDS):
+    with watched(own=WITH_SEEDS):
         weights, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.1)
 
         def step(x: Any) -> Any:
@@ -47,16 +47,16 @@ def drawn(folder: Path, way: Callable[..., Any], *, besides: bool = False) -> li
     return numbers
 
 
-def test_random_numbers_of_a_step_are_the_same_in_a_graph_and_in_an_eager_loop(tensorflow: Any, tmp_path: Path) -> None:
-    first = drawn(tmp_path / "a", in_graph)
-    assert drawn(tmp_path / "b", eager) == first
-    assert drawn(tmp_path / "c", in_graph, besides=True) == first, "not moved by what is drawn between steps"
+def test_random_numbers_of_a_step_are_the_same_in_a_graph_and_in_an_eager_loop(tensorflow: Any) -> None:
+    first = drawn(in_graph)
+    assert drawn(eager) == first
+    assert drawn(in_graph, besides=True) == first, "not moved by what is drawn between steps"
     flat = [number for numbers in first for number in numbers]
     assert len(set(flat)) == len(flat), "and none twice"
 
 
-def test_random_numbers_of_a_data_set_are_its_own(tensorflow: Any, tmp_path: Path) -> None:
-    with watched(tmp_path, own=WITH_SEEDS):
+def test_random_numbers_of_a_data_set_are_its_own(tensorflow: Any) -> None:
+    with watched(own=WITH_SEEDS):
         data = tf.data.Dataset.range(3).map(lambda i: tf.random.uniform((), seed=1))
         numbers = [float(each) for each in data]
 

@@ -332,7 +332,8 @@ def test_a_script_that_does_not_repeat_itself_is_said() -> None:
 
     def said(*made: int | None) -> list[str]:
         seen = [(steps and CloseUp({step: [] for step in range(1, steps + 1)})) or None for steps in made]
-        return [str(each.quantities["side"]) for each in _not_repeated(departure, SimpleNamespace(seen=seen))]  # type: ignore[arg-type]
+        close: Any = SimpleNamespace(seen=seen, errors=("", ""))
+        return [str(each.quantities["side"]) for each in _not_repeated(departure, close)]
 
     assert said(9, None) == ["trainer"], "it found a checkpoint, say, and had nothing left to train"
     assert said(9, 6) == ["trainer"] and said(9, 7) == [] and _not_repeated(departure, None) == []
@@ -365,7 +366,9 @@ def test_pairs_that_only_their_order_tells_are_never_called_different_before_the
         model=SimpleNamespace(lengths=(2, 2), names=("a", "b"), traces=traces, epochs=EpochEnds()),
     )
     located = Located(step, "gradients", stages=stages)
-    seen: Any = SimpleNamespace(departure=departure, sides=None, seen=(None, None), moment=1, located=located)
+    seen: Any = SimpleNamespace(
+        departure=departure, sides=None, seen=(None, None), errors=("", ""), moment=1, located=located
+    )
     checked = _checked(session, departure, {"b": seen})
     assert checked.training.verdict == verdict
     different = Comparison("b", Training(DIFFERENT, 0.1, Difference(1, 1), 2), Reporting(None, {}))

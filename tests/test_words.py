@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def texts_for_people():
     """What people read, with its file: pages, guide, help, docstrings, and literals that are sentences."""
-    for pattern in ("*.md", "reports/**/*.md", "reports/**/*.html", "reports/**/*.ipynb", "**/templates/*"):
+    for pattern in ("*.md", "reports/**/*.md", "reports/**/*.html", "reports/**/*.ipynb", "compare/**/templates/*"):
         yield from ((path, re.sub(r"--twins|band.twins", "", path.read_text())) for path in ROOT.glob(pattern))
     for path in [*ROOT.glob("compare/**/*.py"), *ROOT.glob("scripts/**/*.py")]:
         tree = ast.parse(path.read_text())
