@@ -15,7 +15,7 @@ from compare.trainers.custom_loop import CustomLoop
 class Truth:
     """The custom loop with every layer, loss and metric in float64; train it on a task from ``exact_task``."""
 
-    name = "truth"
+    name = "float64"
 
     def train(self, run: Run) -> None:
         # Keras takes the dtype of layers from floatx, but from the global policy as soon as anybody has asked for that.

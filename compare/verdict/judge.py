@@ -30,8 +30,8 @@ from compare.verdict.model import (
 from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INCONCLUSIVE
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 
-TRUTH = "truth"
-"""The name of the records of the float64 run."""
+FLOAT64 = "float64", "truth"
+"""The name of the records of the float64 run, and its former one."""
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,7 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
     run, records, paired = recorded.run, _by_trainer(recorded.records), pairs(recorded)
     compared = [pair.compared(recorded.twins.get(pair.twins, ()), of_weights) for pair in paired]
     scripts, names, truth = bool(run.options.get("scripts")), run.trainers or [], None
-    if TRUTH in records and TRUTH not in names:
-        exact = records[TRUTH]
+    for exact in [records[name] for name in FLOAT64 if name in records and name not in names][:1]:
         truth = distances(exact[min(exact)], recorded.shown, compared)
     comparisons = []
     for pair, comparison in zip(paired, compared, strict=True):
