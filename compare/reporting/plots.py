@@ -277,7 +277,7 @@ def _draw_series(ax: Axes, series: Series, chart: Chart) -> None:
         if series.bars:
             ax.vlines(at, low, high, color=colour, linewidth=4, alpha=0.4, zorder=2.5)
         else:
-            ax.fill_between(at, low, high, color=colour, alpha=0.22, linewidth=0, zorder=1.7)
+            ax.fill_between(at, low, high, color=colour, alpha=0.13, linewidth=0, zorder=1.7)
     if series.crosses:
         height = [0.96 - 0.04 * series.style] * len(series.crosses)
         place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
