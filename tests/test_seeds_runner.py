@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from processes import alive
@@ -254,7 +254,19 @@ def test_a_port_that_accepts_and_never_answers_is_no_scheduler(monkeypatch: pyte
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         study = Study(seeds=2, backend="dask", scheduler=address)
         with pytest.raises(RequestError, match=f"{address}: no Dask scheduler answers"):
-            seeds_runner._run_all(study, Mock(), 1, [Job("fit", 0)], {}, Mock())
+            seeds_runner._run_all(Mock(options=study), 1, [Job("fit", 0)], {}, Mock(), Mock())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_scheduler_without_workers_is_said(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    client, say = MagicMock(), Mock()
+    client.scheduler_info.return_value = {"workers": {str(number): {} for number in range(workers)}}
+    monkeypatch.setattr("distributed.Client", Mock(return_value=client))
+    study = Study(seeds=2, backend="dask", scheduler="tcp://127.0.0.1:9")
+    with seeds_runner._executor(study, 1, say):
+        told = [call.args[0] for call in say.call_args_list]
+    waits = "tcp://127.0.0.1:9 has no workers; waiting for one; start it with: dask worker tcp://127.0.0.1:9"
+    assert told == ([] if workers else [waits])
 
 
 def test_a_study_whose_scheduler_dies_can_be_continued_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,6 +283,6 @@ def test_a_study_whose_scheduler_dies_can_be_continued_with_another(monkeypatch:
     monkeypatch.setattr("distributed.Client", Dies)
     begun = Study(seeds=2, backend="dask", scheduler="tcp://127.0.0.1:9")
     with pytest.raises(NoVerdictError, match=r"no Dask scheduler answers there .*, and continue with --resume"):
-        seeds_runner._run_all(begun, Mock(), 1, [Job("fit", 0)], {}, Mock())
+        seeds_runner._run_all(Mock(options=begun), 1, [Job("fit", 0)], {}, Mock(), Mock())
     options = [{"options": as_json(each)} for each in (begun, replace(begun, scheduler="tcp://127.0.0.1:8"))]
     refuse_changes(*options)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from compare.app.ready import Job, Session, Worker, told
 from compare.app.resume import is_done
 from compare.app.train import Event, outcome_of
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
-from compare.modes import Study
+from compare.modes import Study, Trained
 from compare.naming import margin
 from compare.records import BEGINNING, AnyRecord, End, EpochRecord, MetricsFile, Recorder
 from compare.reporting.live import live_line, progress_line
@@ -35,12 +36,12 @@ Finished = tuple[list[AnyRecord], End | TrainerFailedError]
 
 
 def _run_all(
-    options: Study,
     worker: Worker,
     processes: int,
     jobs: list[Job],
     initial: Mapping[int, list[np.ndarray]],
     done: Callable[[Job, Finished], None],
+    say: Callable[[str], None],
 ) -> None:
     """Run every training once, and call ``done`` as each ends; trainings of a lost worker are repeated.
 
@@ -51,7 +52,7 @@ def _run_all(
     while left:
         finished = 0
         try:
-            with _executor(options, processes, again=attempts > 0 or len(left) < len(jobs)) as executor:
+            with _executor(worker.options, processes, say, again=attempts > 0 or len(left) < len(jobs)) as executor:
                 futures = {executor.submit(_run_one, worker, job, initial[job.seed]): job for job in left}
                 for future in as_completed(futures):
                     result = future.result()
@@ -70,8 +71,10 @@ def _run_all(
 
 
 @contextmanager
-def _executor(options: Study, processes: int, *, again: bool = False) -> Iterator[Executor]:
-    if options.backend == "dask":
+def _executor(
+    options: Trained, processes: int, say: Callable[[str], None], *, again: bool = False
+) -> Iterator[Executor]:
+    if isinstance(options, Study) and options.backend == "dask":
         try:
             from distributed import Client  # noqa: PLC0415 (lazy)
         except ImportError:
@@ -85,6 +88,9 @@ def _executor(options: Study, processes: int, *, again: bool = False) -> Iterato
             )
             raise NoVerdictError(f"{text}, and continue with --resume") if again else RequestError(text) from None
         with client:
+            if not client.scheduler_info()["workers"]:
+                start = f"dask worker {options.scheduler}"
+                say(f"{options.scheduler} has no workers; waiting for one; start it with: {start}")
             yield client.get_executor(pure=False)
         return
     with local(processes) as executor:
@@ -163,5 +169,5 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
     initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}
     worker = Worker(replace(options, resume=False), folder, os.getpid(), threads)
     with live_line(console, progress):
-        _run_all(options, worker, processes, jobs, initial, done)
+        _run_all(worker, processes, jobs, initial, done, partial(tell, console))
     metrics.sort(list(session.trainers))
