@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -12,6 +13,8 @@ import pytest
 from test_thresholds import record as judged_record
 
 from compare.app import scripts_explain
+from compare.app.script_runs import EpochEnds
+from compare.app.scripts_session import ModelPair
 from compare.check.causes.reporting import other_metrics
 from compare.check.recorded_numbers import (
     Losses,
@@ -295,9 +298,36 @@ def test_the_losses_of_the_steps_are_looked_at_where_numbers_differ_by_more_than
     pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop))
     trace = measured("SparseCategoricalAccuracy", [None], [None, 4])
     model: Any = SimpleNamespace(names=("fit", "loop"), traces=(trace, trace), epochs=SimpleNamespace(ends=[2]))
-    with patch.multiple(scripts_explain, _seen_losses=(looked := Mock(return_value=None)), tell=Mock()):
+    with patch.multiple(scripts_explain, _seen_losses=(looked := Mock(return_value=[None])), tell=Mock()):
         assert scripts_explain._explain_numbers(Mock(), pair, model) == {}
     assert looked.called is not of_sums
+
+
+@pytest.mark.parametrize(("twin", "reported", "causes"), [
+    (1e-6, 1.5, ["loss-averaged-over-batches"]),
+    (0.1, 1.5, []),  # the twins report losses as far apart
+    (1e-6, LOSSES[1].mean, []),
+])  # fmt: skip
+def test_where_weights_are_alike_the_reported_loss_is_held_against_the_losses_of_the_own_steps(
+    tmp_path: Path, twin: float, reported: float, causes: list[str]
+) -> None:
+    loss = LOSSES[1].mean
+    fit = judged_record("fit", 0, 1, 2, logs={1: {"loss": loss}})
+    loop = judged_record("loop", 0, 1, 2 + 1e-9, logs={1: {"loss": reported}})
+    noise = judged_record("twin-1", 0, 1, 2 + 1e-9, logs={1: {"loss": loss + twin}})
+    pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop), twins="loop")
+    rows = np.zeros(1, step_dtype(1, 1))
+    traces = [Trace((), 1, rows, trained_by=way) for way in ("fit", "loop")]
+    model: Any = ModelPair(("fit", "loop"), (traces[0], traces[1]), EpochEnds((3,)))
+    session: Any = SimpleNamespace(folder=tmp_path, console=Mock())
+    known = {"read_records": lambda folder: [noise], "losses_by_epoch": lambda seen, ends: {1: LOSSES[1]}}
+    with patch.multiple(
+        scripts_explain, _seen_losses=(looked := Mock(return_value=[None, Mock()])), tell=Mock(), **known
+    ):
+        found = scripts_explain._explain_numbers(session, pair, model)
+    assert [each.id for comparison in found.values() for each in comparison.causes] == causes
+    assert looked.called == bool(causes)
+    assert all(comparison.reporting.verdict == "different" for comparison in found.values())
 
 
 def test_equal_batches_leave_nothing_to_name() -> None:

@@ -8,6 +8,7 @@ import venv
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,11 @@ import pytest
 import compare
 from compare.app.environments import versions_of
 from compare.app.script_sides import sides_of
+from compare.app.scripts import _environments_apart
 from compare.errors import RequestError
 from compare.modes import Scripts
+from compare.records import write_json
+from compare.watch.trace import ENVIRONMENT
 
 SCRIPT = """
 import sys
@@ -216,3 +220,13 @@ def test_keras_2_and_3_are_compared(tmp_path: Path, environment: Environment) ->
     assert (entry["verdict"], entry["causes"]) == ("different", [])
     said = [each for each in entry["evidence"] if "instead of" in each]
     assert len(said) == 1 and "momentum=0.5 instead of 0.99" in said[0]
+
+
+def test_what_one_script_alone_imports_is_no_other_environment(tmp_path: Path) -> None:
+    known = {"numpy": "2.4", "pandas": "3.0"}, {"numpy": "2.3", "XLA_FLAGS": "--a"}
+    runs: list[Any] = [SimpleNamespace(folder=tmp_path / name) for name in "ab"]
+    for run, environment in zip(runs, known, strict=True):
+        run.folder.mkdir()
+        write_json(run.folder / ENVIRONMENT, environment)
+    (text,) = _environments_apart(["a", "b"], runs)
+    assert text == "the environments differ: numpy 2.4 and 2.3, XLA_FLAGS not there and --a (a's first)"

@@ -179,7 +179,9 @@ def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list
     found = [read_json(path) if (path := run.folder / ENVIRONMENT).exists() else {} for run in runs]
     if len(found) < 2 or not all(found):
         return []
-    both = {name: [each.get(name, "not there") for each in found] for name in {**found[0], **found[1]}}
+    # What only one of them imports is no other version; a variable may be set in one.
+    names_of_both = [name for name in {**found[0], **found[1]} if name.isupper() or all(name in each for each in found)]
+    both = {name: [each.get(name, "not there") for each in found] for name in names_of_both}
     apart = [f"{name} {one} and {other}" for name, (one, other) in both.items() if one != other]
     return [f"the environments differ: {', '.join(apart)} ({names[0]}'s first)"] if apart else []
 

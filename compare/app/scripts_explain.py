@@ -34,7 +34,7 @@ from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
-from compare.verdict.exact import beyond_rounding
+from compare.verdict.exact import beyond_rounding, reported_by_both
 from compare.verdict.judge import Pair, Recorded, pairs
 from compare.verdict.model import Comparison, Difference, Finding, Reporting, Source, Training
 from compare.verdict.outcomes import DIFFERENT, INCONCLUSIVE
@@ -45,6 +45,8 @@ from compare.watch.trace import LEFT, Trace, read_traces
 
 LEAST_TWINS, MOST_TWINS = 2, 6
 """The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
+BEYOND_TWINS = 3
+"""How much farther than all noise twins a reported loss has to be for the losses of all steps to be looked at."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ def _checked(
             departure, located, weights = early.departure, early.located, early.departure.step
     if close is not None and close.sides is not None and weights == INITIAL:
         causes = name_copies(close.sides)
-    numbers = [] if unsure or sides is None else _own_numbers(departure, sides)
+    numbers = [] if unsure or sides is None else _own_numbers(departure.pair, departure.model, sides.close_ups)
     lengths, state = departure.model.lengths, departure.model.traces[0]
     for side, trace in zip(departure.model.names, departure.model.traces, strict=True):
         if weights - 1 in trace.reseeded:
@@ -266,7 +268,16 @@ def _not_repeated(departure: Departure, close: CloseUps | None) -> list[Measurem
 
 
 def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> dict[str, Comparison]:
-    """Names the cause of different numbers from equal weights, where it is known."""
+    """Names the cause of different numbers from equal weights, where it is known.
+
+    Where rounding alone explains other weights, each loss is held against those of the steps that its side made.
+    """
+    if pair.exactly.training.verdict == DIFFERENT:
+        both: Sequence[CloseUp | None] = (None, None)
+        if _other_loss(session, pair):
+            tell(session.console, "The weights are alike, but the loss is not. Looking at the loss of every step …")
+            both = _seen_losses(session, model, (0, 1))
+        return _of_numbers(pair, _own_numbers(pair, model, both), [])
     reporting = pair.exactly.reporting
     used = used_by(model.traces[1], model.traces[0])
     evidence: list[Measurement] = []
@@ -277,14 +288,19 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     unexplained = different - set(not_reset(pair.reference, pair.candidate)) - metrics.keys()
     if unexplained and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
-        if seen := _seen_losses(session, model):
+        (seen,) = _seen_losses(session, model)
+        if seen is not None:
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
             causes = name_reporting(pair.reference, pair.candidate, losses, validation, used, metrics)
             if left := unexplained.difference(*(cause.metrics for cause in causes)):
                 evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
+    return _of_numbers(pair, _with_lines(causes, model, 1), evidence)
+
+
+def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measurement]) -> dict[str, Comparison]:
+    """The comparison of two sides whose numbers alone differ, by the candidate's name; empty if nothing is known."""
     if not causes and not evidence:
         return {}
-    causes = _with_lines(causes, model, 1)
     found = Comparison(
         pair.candidate.trainer,
         Training(INCONCLUSIVE, None, None, 0),
@@ -297,20 +313,33 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     return {found.candidate: found}
 
 
-def _own_numbers(departure: Departure, sides: Sides) -> list[Finding]:
+def _other_loss(session: ScriptsSession, pair: Pair) -> bool:
+    """Whether the candidate reports another training loss than the reference and all of its noise twins do."""
+    if "loss" not in pair.exactly.reporting.unexplained:
+        return False
+
+    def gap(record: Record) -> float:
+        both = reported_by_both(pair.reference, record)
+        return max((abs(a - b) for _, name, a, b in both if name == "loss"), default=0.0)
+
+    twins = [gap(twin) for twin in read_records(session.folder / "twins" / pair.twins)]
+    return bool(twins) and gap(pair.candidate) > BEYOND_TWINS * max(twins)
+
+
+def _own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -> list[Finding]:
     """The causes of another reported loss than that of the steps that the side at fault was seen to make."""
-    at_fault = int(not sides.swapped)
-    records, used = (departure.pair.reference, departure.pair.candidate), used_by(sides.other_trace, sides.right_trace)
+    at_fault = int(not model.swapped)
+    records, traces, ends = (pair.reference, pair.candidate), model.traces, model.epochs.ends
+    used = used_by(traces[at_fault], traces[1 - at_fault])
     right, causes = (
-        name_own_loss(record, losses_by_epoch(close_up, departure.model.epochs.ends), used)
-        for record, close_up in ((records[1 - at_fault], sides.right), (records[at_fault], sides.other))
+        [] if close_up is None else name_own_loss(records[side], losses_by_epoch(close_up, ends), used)
+        for side, close_up in ((side, seen[side]) for side in (1 - at_fault, at_fault))
     )
-    ends, both = departure.model.epochs.ends, (sides.right_trace, sides.other_trace)
     also = {cause.id for cause in right}  # what both do is no difference
-    known, kept = (never_reset(trace, ends, sides.right_trace) for trace in both)
+    known, kept = (never_reset(traces[side], ends, traces[1 - at_fault]) for side in (1 - at_fault, at_fault))
     causes += name_not_reset({name: kept[name] for name in kept.keys() - known.keys()}, records[at_fault], used)
     found = {cause.id: cause for cause in causes if cause.id not in also}
-    return _with_lines(list(found.values()), departure.model, at_fault)
+    return _with_lines(list(found.values()), model, at_fault)
 
 
 def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int) -> list[Finding]:
@@ -374,13 +403,16 @@ def _say_what_rounding_hides(session: ScriptsSession, trace: Trace) -> None:
         tell(session.console, f"Note: {note}")
 
 
-def _seen_losses(session: ScriptsSession, model: ModelPair) -> CloseUp | None:
-    """Runs the second script once more, for the losses of its steps and of its validation."""
+def _seen_losses(session: ScriptsSession, model: ModelPair, sides: Sequence[int] = (1,)) -> list[CloseUp | None]:
+    """Runs the scripts of sides once more, for the losses of their steps and of their validation."""
     session.passes += 1
-    usual, trace = session.settings(1), model.traces[1]
-    settings = replace(usual, close_up=((1, trace.last),), losses_only=True, begins=False)
-    run_scripts(session, [settings], [session.names[0 if session.alone else 1]])
-    return read_close_up(Path(settings.folder), trace.number, trace.order)
+    close_up, names = ((1, max(model.lengths)),), [session.names[0 if session.alone else side] for side in sides]
+    settings = [replace(session.settings(side), close_up=close_up, losses_only=True, begins=False) for side in sides]
+    # One script that trains twice has both.
+    run_scripts(session, settings[:1] if session.alone else settings, names[:1] if session.alone else names)
+    folders = [Path(settings[0 if session.alone else at].folder) for at in range(len(sides))]
+    traces = [model.traces[side] for side in sides]
+    return [read_close_up(folder, each.number, each.order) for folder, each in zip(folders, traces, strict=True)]
 
 
 def _look_into(
@@ -458,8 +490,7 @@ class CloseUps:
         (first, second), model = self.seen, self.departure.model
         if first is None or second is None:
             return None
-        swapped = model.traces[0].trained_by != "fit" and model.traces[1].trained_by == "fit"
-        return Sides(model.names, model.traces, (first, second), self.departure.step, swapped)
+        return Sides(model.names, model.traces, (first, second), self.departure.step, model.swapped)
 
     @property
     def names(self) -> list[str]:
@@ -515,7 +546,7 @@ def _of_lost_loss(session: ScriptsSession, pair: Pair, model: ModelPair) -> Firs
     found = pair.exactly.lost_alone
     if found is None or not found.metric or found.side != pair.candidate.trainer:
         return None
-    losses = _seen_losses(session, model)
+    (losses,) = _seen_losses(session, model)
     steps = sorted(losses.steps) if losses else []
     step = next((step for step in steps if losses and not np.isfinite(losses.arrays(step, "loss")).all()), None)
     if step is None:

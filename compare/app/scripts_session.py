@@ -35,6 +35,12 @@ class ModelPair:
         first, second = self.traces
         return first.last, second.last
 
+    @property
+    def swapped(self) -> bool:
+        """Whether the candidate is plain ``fit``, which the reference is not, so that the reference is at fault."""
+        first, second = self.traces
+        return first.trained_by != "fit" and second.trained_by == "fit"
+
 
 @dataclass
 class ScriptsSession:
