@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_stages import ADAM, NAMES, STEP, linear_step, sides
+from test_stages import ADAM, NAMES, STEP, linear_step, micro_batches, sides
 
 from compare.app.script_runs import EpochEnds
 from compare.app.scripts_explain import _called_first, _earlier, _found
@@ -296,6 +296,15 @@ def test_a_loss_is_judged_by_the_predictions_it_was_given() -> None:
     assert further(right, of_zeros(offset=1.0, factor=7.9)) == [], "no mistake that is known gives this loss"
     other_labels = linear_step(offset=1.0, with_penalty=False)
     assert further(linear_step(), other_labels) == [], "what is known of fit's loss does not give its value"
+
+
+def test_the_loss_of_micro_batches_is_their_mean_whatever_their_predictions() -> None:
+    """Which dropout and batch normalization make others than those of the whole batch."""
+    for factor, causes in ((1.0, []), (3.0, ["loss-scaled"])):
+        micro = micro_batches(names=(0, 0, 0), offset=1.0)
+        scaled = changed(micro, "loss", lambda e, f=factor: replace(e, arrays=[f * e.arrays[0], *e.arrays[1:]]))
+        both = of_zeros(), scaled
+        assert further(*(replace(each, steps={**each.steps, STEP + 1: each.steps[STEP]}) for each in both)) == causes
 
 
 def test_of_several_predictions_only_those_that_the_loss_can_have_had_are_its_own() -> None:
@@ -591,6 +600,22 @@ def test_updates_of_fewer_micro_batches_are_no_batches_of_another_size(more: int
         assert (cause.id, cause.measurements["kind"]) == ("batch-size-differs", "script-batch-size")
     else:
         assert has(cause, kind="script-parts-of-update", parts=3, expected=4, examples=2)
+
+
+def test_micro_batches_that_are_too_few_for_an_update_get_one_of_their_own() -> None:
+    """The last ones of an epoch are given up, or kept for the next epoch's first update."""
+    rows, few = slice(0, 4), linear_step(rows=slice(8, 12))
+    short, later = linear_step(rows=rows), linear_step(rows=rows, gradient=2.0)
+    for following, more in ((BEGIN, 8), (few, 4)):
+        other = epochs_of(changed(later, "inputs", lambda event, b=following: [event, *b.of(STEP, "inputs")]), BEGIN)
+        right = epochs_of(short, BEGIN)
+        for pair, side in (((right, other), "loop"), ((other, right), "fit")):
+            (cause,) = found_causes(*pair)
+            assert (cause.id, cause.side) == ("examples-dropped", side)
+            assert has(cause, kind="rest-without-update", examples=4, more=more)
+    whole = linear_step(rows=slice(0, 16))
+    whole = epochs_of(linear_step(rows=slice(0, 16)), BEGIN)
+    assert not any(has(cause, kind="rest-without-update") for cause in found_causes(epochs_of(short, BEGIN), whole))
 
 
 def test_a_short_last_batch_that_fit_leaves_out_is_no_other_batch_size() -> None:
@@ -988,9 +1013,15 @@ def test_gradients_of_micro_batches_that_are_added_up(factor: int, named: bool) 
     cause = "loss-scaled" if named else "clipping-differs"
     assert accused(of_micro, of_whole) == [("gradients", cause)], "a limit is the last thing to be thought of"
     if named:
-        for pair, side in (((RIGHT, summed), "loop"), ((summed, RIGHT), "fit")):
-            (cause,) = found_causes(*pair)
-            assert has(cause, kind="script-micro-batches", at_step=2, side=side, factor=2)
+        twice = with_gradients(micro, *(each / factor for each in gradients(RIGHT)))
+        lines = {kind: {"line": ("loop.py", i, kind)} for i, kind in enumerate(("loss", "gradients"), 1)}
+        for other, kind in ((summed, "script-micro-batches"), (twice, "script-divided-twice")):
+            for called, info in lines.items():
+                other = changed(other, called, lambda event, info=info: replace(event, info={**event.info, **info}))
+            for pair, side in (((RIGHT, other), "loop"), ((other, RIGHT), "fit")):
+                (cause,) = found_causes(*pair)
+                assert has(cause, kind=kind, at_step=2, side=side, factor=2)
+                assert cause.source and cause.source.line == 2, "where they are applied"
     else:
         (cause,) = found_causes(RIGHT, summed)
         assert has(cause, kind="gradients-have-factor", factor=pytest.approx(factor))

@@ -924,10 +924,11 @@ def test_a_flag_is_that_of_the_model_whose_predictions_differ() -> None:
     assert name_causes(locate(meant, right, [], STEP, NAMES), replace(sides(right), close_ups=(meant, right))) == []
 
 
-def micro_batches(*, factor: float = 1.0, gradient: float = 1.0) -> CloseUp:
+def micro_batches(*, factor: float = 1.0, gradient: float = 1.0, **deviation: Any) -> CloseUp:
     """The step of ``linear_step`` whose 8 examples come in two parts; each part's gradient is added."""
-    whole = linear_step(gradient=gradient)
-    parts = [linear_step(rows=slice(*rows), factor=factor, penalty=factor * 0.5) for rows in ((0, 4), (4, 8))]
+    whole = linear_step(gradient=gradient, **deviation)
+    given = {"factor": factor, "penalty": factor * 0.5, **deviation}
+    parts = [linear_step(rows=slice(*rows), **given) for rows in ((0, 4), (4, 8))]
     before = [each for part in parts for each in part.steps[STEP] if each.kind != "gradients"]
     gradients = [each for each in whole.steps[STEP] if each.kind == "gradients"]
     return replace(whole, steps={**whole.steps, STEP: [*before, *gradients]})

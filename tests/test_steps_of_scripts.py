@@ -101,6 +101,38 @@ def test_weights_that_never_move_are_not_set_back(tensorflow: Any, tmp_path: Pat
     assert [trace.last for trace in trained(tmp_path, way, 1e-12)] == [4]
 
 
+@pytest.mark.parametrize("way", [in_graph, eager])
+@pytest.mark.parametrize("decays", [True, False])
+def test_weights_that_change_between_the_first_gradients_and_the_first_update_are_known(
+    tensorflow: Any, tmp_path: Path, way: Callable[..., Any], decays: bool
+) -> None:
+    """As by a decay of each micro-batch; what the script sets them to before is what training begins with."""
+    with watched(tmp_path) as observer:
+        model, optimizer = column(), keras.optimizers.SGD(0.1)
+        model.set_weights([2 * value for value in model.get_weights()])
+        total = [tf.Variable(tf.zeros_like(each), trainable=False) for each in model.trainable_variables]
+
+        def accumulate() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(tf.ones((2, 2)), training=True))
+            for each, gradient in zip(total, tape.gradient(loss, model.trainable_variables), strict=True):
+                each.assign_add(gradient)
+            if decays:
+                model.trainable_variables[0].assign_sub(0.1 * model.trainable_variables[0])
+
+        def update() -> None:
+            optimizer.apply([tf.identity(each) for each in total], model.trainable_variables)
+
+        micro_step, step = way(accumulate), way(update)
+        for _ in range(2):
+            micro_step()
+        step()
+        observer.ended()
+        observer.writer.close()
+    (trace,) = (trace for trace in read_traces(tmp_path / "trace") if not trace.state)
+    assert trace.changed_early == decays
+
+
 class Slow(keras.optimizers.SGD):
     """Keeps the weights that it is built with, as slots of a Lookahead do."""
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from test_script_causes import LOSS, OFF, PENALTY, RIGHT, STEP, with_loss
-from test_stages import NAMES, sides
+from test_stages import NAMES, micro_batches, sides
 
 import compare
+from compare.check import words
 from compare.check.judge_recorded import hints, name_causes
 from compare.check.stages import Located, locate
 from compare.errors import RequestError
@@ -133,6 +134,28 @@ def test_gradients_that_each_replica_limits_are_said() -> None:
         assert ("clips-per-replica" in kinds) == said
 
 
+@pytest.mark.usefixtures("texts_by_id")
+def test_what_micro_batches_change_by_themselves_is_said() -> None:
+    limited = micro_batches()
+    limited = replace(limited, steps={**limited.steps, STEP: [*limited.steps[STEP], Event("clip", 0, {}, [])]})
+    classes = {"BatchNormalization": "batch-norm", "Dropout": "dropout", "Dense": ""}
+    stages = (StageValues("loss", 0.0, 0.0),)
+    for close_ups, side in (((RIGHT, limited), "loop"), ((limited, RIGHT), "fit")):
+        both = replace(sides(RIGHT), close_ups=close_ups, step=STEP)
+        found = {each.kind: each.quantities for each in hints(Located(STEP, "gradients", stages=stages), both)}
+        assert found["clips-per-micro-batch"]["side"] == side
+        for kind, said in classes.items():
+            of_kind = [replace(trace, layers=[{"name": "a", "class": kind, "config": {}}]) for trace in both.traces]
+            found = hints(Located(STEP, "predictions", where="a"), replace(both, traces=(of_kind[0], of_kind[1])))
+            assert [(each.kind, each.quantities["count"]) for each in found] == [(f"{said}-per-micro-batch", 2)] * bool(
+                said
+            )
+    equal = replace(sides(RIGHT), close_ups=(limited, limited), step=STEP)
+    assert "clips-per-micro-batch" not in {
+        each.kind for each in hints(Located(STEP, "gradients", stages=stages), equal)
+    }
+
+
 def test_an_experiment_trains_both_sizes_at_the_same_global_batch(tensorflow: Any, tmp_path: Path) -> None:
     given = {"experiment": "regression", "train_examples": 128, "batch_size": 16, "epochs": 1, "quiet": True}
     result = compare.run(**given, replicas=(1, 2), reports=tmp_path)
@@ -167,7 +190,7 @@ def test_gradients_that_are_never_set_back_are_said(kept: bool) -> None:
     def made(*gradients: tuple[float, float]) -> CloseUp:
         steps = {}
         for step, (one, two) in enumerate(gradients, start=1):
-            info = {"positions": [0, 1], "given": None}
+            info = {"positions": [0, 1], "given": None, "line": ("loop.py", 7, "optimizer.apply(total, variables)")}
             arrays = [np.asarray(0.1), np.full(2, one), np.full(2, two)]
             sketched = [np.full(4, one), np.full(4, two)]
             steps[step] = [Event("gradients", 0, info, arrays), Event("sketch", 0, info, sketched)]
@@ -176,4 +199,7 @@ def test_gradients_that_are_never_set_back_are_said(kept: bool) -> None:
     right, other = made((1.0, 2.0), (3.0, 1.0)), made((1.0, 2.0), (4.0, 3.0 if kept else 3.1))
     both = replace(sides(RIGHT), close_ups=(right, other), step=2)
     located = Located(2, "gradients", stages=(StageValues("loss", True, 0.0, 0.0),))
-    assert [each.kind for each in hints(located, both)] == ["gradients-kept"] * kept
+    found = hints(located, both)
+    assert [each.kind for each in found] == ["gradients-kept"] * kept
+    if kept:
+        assert words.said(found[0]).endswith("after each update (loop.py:7: optimizer.apply(total, variables))")

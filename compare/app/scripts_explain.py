@@ -200,6 +200,8 @@ def _checked(
         ending = replace(training, traces=departure.model.traces)
         causes, reason = name_left(ending.names, ending.traces), _changed_last(ending)
         first = replace(first, stage=STATE)
+    elif weights == INITIAL and (changed := _changed_first(departure.model)):
+        reason = changed
     elif state.state:
         reason = f"no optimizer trains {state.model}, and at the end its weights are different"
     return Comparison(
@@ -212,6 +214,14 @@ def _checked(
         not_applicable=(),
         stages=tuple(located.stages),
     )
+
+
+def _changed_first(model: ModelPair) -> str:
+    """The sides that change weights before their first step, where these then differ, as a sentence; or empty."""
+    changing = [name for name, trace in zip(model.names, model.traces, strict=True) if trace.changed_early]
+    how = "changes the" if len(changing) == 1 else "change their"
+    when = "after gradients of them were taken and before an optimizer's first update"
+    return f"{' and '.join(changing)} {how} weights {when}" if changing else ""
 
 
 def _changed_last(model: ModelPair) -> str:

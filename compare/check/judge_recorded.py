@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from compare.check.recorded import (
     factor_of_gradients,
     known_rows,
     other_settings,
+    parts_of_step,
     penalty_of,
     place_of,
     same,
@@ -47,17 +49,17 @@ from compare.check.stages import (
     STATE,
     UPDATE,
     Located,
+    both_losses,
     calls_of,
     example_rows,
     gradients_of,
     locate,
-    loss_of,
     relative_gap,
 )
 from compare.check.used import used_by
 from compare.records import Record, Variable
 from compare.verdict.exact import without_counterpart
-from compare.verdict.model import Comparison, Finding
+from compare.verdict.model import Comparison, Finding, Source
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
@@ -174,6 +176,7 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
                 sides.step,
                 located.stage or "",
                 usual=not variant.remedy,
+                called=variant.called,
             ),
         )
         for cause, variant in explanation
@@ -183,10 +186,10 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
 def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:
     """The simplest changes of the right loss that make it the other one: of one cause, or of two together."""
     recorded = RecordedLoss.of(sides) if changing else None
-    other = loss_of(sides.other, sides.step)
-    if recorded is None or other is None:
+    losses = both_losses(sides.right, sides.other, sides.step)
+    if recorded is None or losses is None:
         return []
-    right = recorded.data + recorded.penalty
+    right, other = losses
     if sides.foreseen and same(right, other):
         return []
 
@@ -308,8 +311,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
         found += [*drawn_more_often(sides.right, sides.other, sides.step), *_hints_on_layers(sides)]
-    if len({trace.replicas for trace in sides.traces}) > 1:
-        found += _hints_on_sizes(located, sides)
+    found += _hints_on_parts(located, sides)
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
         found += _hints_on_settings(located, sides)
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
@@ -317,18 +319,28 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     return list(map(sides.named, found))
 
 
-def _hints_on_sizes(located: Located, sides: Sides) -> Iterator[Measurement]:
-    """What another number of replicas changes by itself."""
-    replicas = sides.replicas
+def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
+    """What another number of replicas, or of micro-batches in an update, changes by itself."""
+    counts, limiting = parts_of_step(sides), list(sides.close_ups)
+    dropout, batch_norm, clips = "dropout-per-replica", "batch-norm-per-replica", "clips-per-replica"
+    numbers: dict[str, Any] = {"replicas": sides.replicas}
+    if len({trace.replicas for trace in sides.traces}) == 1:
+        if counts[0] == counts[1]:
+            return
+        own = counts[1] > counts[0]
+        limiting = [sides.other if own else sides.right]
+        dropout, batch_norm, clips = "dropout-per-micro-batch", "batch-norm-per-micro-batch", "clips-per-micro-batch"
+        numbers = {"side": sides.other_name if own else sides.right_name, "count": max(counts)}
+        numbers["line"] = _line_of(limiting[0], sides.step, "clip") if located.stage == GRADIENTS else None
     if located.stage == PREDICTIONS:
         classes = {layer["name"]: layer["class"] for layer in sides.right_trace.layers}
         for layer in located.where.split(", "):
             if "Dropout" in classes.get(layer, ""):
-                yield Measurement.of("dropout-per-replica", layer=layer, replicas=replicas)
+                yield Measurement.of(dropout, layer=layer, **numbers)
             elif classes.get(layer) == "BatchNormalization":
-                yield Measurement.of("batch-norm-per-replica", layer=layer, replicas=replicas)
-    if located.stage == GRADIENTS and all(each.of(sides.step, "clip") for each in sides.close_ups):
-        yield Measurement.of("clips-per-replica", replicas=replicas)
+                yield Measurement.of(batch_norm, layer=layer, **numbers)
+    if located.stage == GRADIENTS and all(each.of(sides.step, "clip") for each in limiting):
+        yield Measurement.of(clips, **numbers)
 
 
 def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:
@@ -415,12 +427,18 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
         yield Measurement.of("gradients-have-factor", factor=factor)
         return
     if _keeps_gradients(sides):
-        yield Measurement.of("gradients-kept", step=sides.step)
+        yield Measurement.of("gradients-kept", step=sides.step, line=_line_of(sides.other, sides.step, GRADIENTS))
         return
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
     if off and penalty_of(sides.right, sides.step) and all(_parallel(right[i] - other[i], weights[i]) for i in off):
         yield Measurement.of("apart-by-weights", variables=[names[i] for i in off])
+
+
+def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:
+    """The script's line that made the events of a kind in a step, if it was seen."""
+    source = Source.of(next((line for event in close_up.of(step, kind) if (line := event.info.get("line"))), None))
+    return None if source is None else str(source)
 
 
 def _keeps_gradients(sides: Sides) -> bool:

@@ -443,14 +443,24 @@ def loss_of(close_up: CloseUp, step: int) -> float | None:
     )
 
 
-def _loss(at: _Step) -> StageValues:
-    a, b, twins = at.of(loss_of)
+def both_losses(reference: CloseUp, candidate: CloseUp, step: int) -> tuple[float, float] | None:
+    """The losses of two sides in a step; None if one is not known.
+
+    That of micro-batches is their sum, or their mean if that is nearer: gradients may be divided afterwards.
+    """
+    a, b = loss_of(reference, step), loss_of(candidate, step)
     if a is None or b is None:
+        return None
+    one, other = (sum(event.replica == 0 for event in each.of(step, "loss")) for each in (reference, candidate))
+    return a, min(b, b * one / other, key=lambda value: abs(value - a))
+
+
+def _loss(at: _Step) -> StageValues:
+    losses = both_losses(at.reference, at.candidate, at.number)
+    if losses is None:
         return StageValues(LOSS, None)
-    others = [[twin] for twin in twins if twin is not None]
-    counts = at.of(lambda each, step: sum(event.replica == 0 for event in each.of(step, "loss")))
-    mean = b * counts[0] / counts[1]  # of micro-batches, whose gradients are divided afterwards
-    b = min(b, mean, key=lambda value: abs(value - a))
+    others = [[loss] for twin in at.twins if (loss := loss_of(twin, at.number)) is not None]
+    a, b = losses
     return StageValues(LOSS, *_compared([a], [b], others), f"{a:.7g}", f"{b:.7g}")
 
 

@@ -116,6 +116,7 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "explains": _explained,
     "as_with": lambda text, q: f"as with {q['as_with']}: {text}; but the {' and '.join(q['agrees'])} agrees",
     "right_loss": lambda text, q: _losses(**q) + text,
+    "line": lambda text, q: f"{text} ({q['line']})",
     "begun": lambda text, q: f"{text}; both begin with {shortest(q['begun'])}, and the rate is set later",
     "beside": lambda text, q: f"{text}; with {q['beside']} this gives it",
     "at_step": lambda text, q: f"step {q['at_step']:,}{_in_epoch(*q.get('at_place', ()))}: {text}",
@@ -539,6 +540,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "tail-left-out": "{side} has the last {examples} examples of its epoch here, {other} begins the next epoch; "
     "{never:,} "
     "of {of_all:,} examples are left out",
+    "rest-without-update": "{other} makes an update of the last {examples} examples of the epoch, {side} makes its "
+    "next one only after {more} of the next epoch",
     "had-again": "{side} had the same {examples} examples in step {earlier_step}",
     "script-repeats": "{repeats} of the {of} examples of this epoch are repeats{never:?, and {never} of {of_all} are "
     "never seen}",
@@ -580,6 +583,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-limits": _script_limits,
     "script-micro-batches": "{side} adds up the gradients of {factor} micro-batches and does not divide them by "
     "{factor}: each gradient is {factor} times that of {other}",
+    "script-divided-twice": "{side} divides the gradients of {factor} micro-batches by {factor} twice: each is "
+    "1/{factor} of that of {other}",
     "script-shapes": "the difference of shapes [n] and [n, 1] in the loss of {side} is [n, n]: each label is compared "
     "with the prediction of every example; {other} has no such difference",
     "script-pairs-next": "the loss of the next step is {next_loss:.6g} in {side}, the mean over all pairs of a label "
@@ -602,6 +607,12 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "differs by itself; to compare the rest, set its rate to 0",
     "clips-per-replica": "both limit gradients; on {replicas} replicas, each limits its own before they are added up: "
     "limit the sum instead, in a tf.distribute merge_call or after all_reduce",
+    "batch-norm-per-micro-batch": "{layer} takes its statistics from each of the {count} micro-batches of {side}, not "
+    "from the whole batch: this differs by itself",
+    "dropout-per-micro-batch": "{layer} draws its mask for each of the {count} micro-batches of {side}, not once for "
+    "the whole batch: this differs by itself; to compare the rest, set its rate to 0",
+    "clips-per-micro-batch": "{side} limits gradients and makes an update of {count} micro-batches: limit what they "
+    "add up to, and not the gradients of each",
     "equal-without-xla": "without the XLA that {sides:some} asks for (jit_compile=True), step {step:,} is the same in "
     "both up to rounding: what differs is what XLA makes of it, such as the random numbers of dropout",
     "applied-times": "{side} applies its optimizer {times} times to the gradients of one step",

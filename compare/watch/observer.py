@@ -69,6 +69,7 @@ class Training:
         variables: the variables that are compared: all weights of the models, or else what the optimizer updates.
         initial: their values before the first step; None if they were not seen.
         alike: whether those could be made alike, where that was asked for.
+        changed_early: whether they are others than those that gradients were first taken of.
         over: whether it has made more steps than are recorded.
         counts: the optimizers that make its steps now, by their id.
         parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
@@ -91,7 +92,7 @@ class Training:
     def __init__(self, number: int, root: Any, created: int, variables: Sequence[Any]) -> None:
         self.number, self.root, self.created = number, root, created
         self.initial: list[np.ndarray] | None = None
-        self.alike = True
+        self.alike, self.changed_early = True, False
         self.steps = self._before = 0
         self.over = self.touched = self.adjusted = self.closed = False
         self.counts: dict[int, Count] = {}
@@ -570,9 +571,19 @@ class Observer:
     def _set_out(self, training: Training) -> None:
         """Keeps what a training begins with, as far as its variables have values."""
         training.initial = self._beginning(training.variables)
+        training.changed_early = self._changed_early(training)
         training.alike = self.initial.alike(training.variables)
         if training.initial is not None:
             self.initial.keep(training.variables, training.initial, training.root)
+
+    def _changed_early(self, training: Training) -> bool:
+        """Whether the script has changed what no training has trained yet, since gradients were first taken of it."""
+        trained = set().union(*(each.updated for each in self.trainings))
+        pairs = zip(training.variables, training.initial or (), strict=False)
+        new = [
+            (mark_of(each).value, now) for each, now in pairs if id(container(each)) not in trained and each.trainable
+        ]
+        return any(known is not None and not np.array_equal(known, now) for known, now in new)
 
     def _begin_late(self, weights: Sequence[Any], root: Any) -> None:
         """Gives variables that are about to be trained their initial values, if they have any values yet."""

@@ -124,6 +124,7 @@ class Trace:
         created: the number of the model in the order of creation.
         parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
         alike: whether its initial weights could be made alike, where that was asked for.
+        changed_early: whether the script has changed them once more after its first gradients, before its first step.
         began: the moment of its first step, among all steps of the script.
         trained: the numbers of the variables that optimizers update, in the order of recording.
         reseeded: the steps after which it goes on with other states of its layers' random numbers.
@@ -155,6 +156,7 @@ class Trace:
     created: int = 0
     parts: Sequence[tuple[int, int]] = ()
     alike: bool = True
+    changed_early: bool = False
     began: int = 0
     ended: int = 0
     trained: Sequence[int] = ()
@@ -262,6 +264,7 @@ class TraceWriter:
         content["replicas"] = fingerprint.replicas
         content["number"], content["created"] = training.number, training.created
         content["model"], content["alike"] = training.name, training.alike
+        content["changed_early"] = training.changed_early
         layers_of = getattr(training.root, "_flatten_layers", lambda **_: ())  # a variable's root has none
         content["layers"] = [
             {"name": layer.name, **_described(layer, _configuration_of_layer(layer))}

@@ -42,6 +42,7 @@ class Variant:
             the others, and must explain all steps, too.
         remedy: what to write instead, if it is not the cause's usual remedy.
         by_right: whether the side that is held to be right does this, where two recorded sides are compared.
+        called: the event whose line of code is shown, if it is not the cause's usual one.
     """
 
     changes: Mapping[str, Any]
@@ -49,6 +50,7 @@ class Variant:
     measured: bool = False
     remedy: str = ""
     by_right: bool = False
+    called: str = ""
 
 
 class Reported(Protocol):
@@ -176,15 +178,18 @@ class Cause:
         )
         return next((match.expand(rf"\g<head>{right}\g<tail>") for match, right in found if match), "")
 
-    def line_in(self, close_up: CloseUp, step: int, stage: str, *, usual: bool = True) -> Source | None:
+    def line_in(
+        self, close_up: CloseUp, step: int, stage: str, *, usual: bool = True, called: str = ""
+    ) -> Source | None:
         """The line of the user's code that makes this mistake in a step; None if it was not seen.
 
         It says what to write instead if the step has one such line only, and the remedy is the ``usual`` one.
+        ``called`` is the event whose line it is, if that is another one than usual.
         """
         if self.called is None:
             return None
         stage = self.stages[0] if self.stages and stage not in self.stages else stage
-        shown = [(self.called or CALLED.get(stage, ""), "line"), (CALLED[GRADIENTS], "line")]
+        shown = [(called or self.called or CALLED.get(stage, ""), "line"), (CALLED[GRADIENTS], "line")]
         if stage == LOSS:
             shown.insert(not self.of_whole_loss, (CALLED[GRADIENTS], "made"))
         for kind, key in shown:

@@ -14,7 +14,7 @@ from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.recipe import Recipe, Span
 from compare.check.recorded import known_rows, parts_of_step, steps_of_epoch
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, STATE, Located, example_rows
+from compare.check.stages import EXAMPLES, GRADIENTS, STATE, Located, example_rows
 from compare.check.used import ALONE, RUN, SCRIPT
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
@@ -140,14 +140,9 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     if not right or not other:
         return None
     if apart := _with_another_label(sides):
-        seen = Measurement.of("script-labels-apart", examples=apart, of=len(other))
-        # Where the labels are the inputs, as of an autoencoder, the side whose are not is at fault.
-        by_right, theirs = (rows != each.rows(sides.step, "targets") for rows, each in (
-            (right, sides.right), (other, sides.other)))  # fmt: skip
-        if by_right and not theirs:
-            seen = seen.but(side=sides.right_name, other=sides.other_name)
-            return "labels-shuffled-apart", Variant({}, seen, by_right=True)
-        return "labels-shuffled-apart", Variant({}, seen)
+        return "labels-shuffled-apart", _labels_apart(sides, apart)
+    if rest := _rest_without_update(sides):
+        return "examples-dropped", rest
     epoch = steps_of_epoch(sides)
     all_right = [row for step in epoch for row in example_rows(sides.right, step)]
     full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
@@ -205,6 +200,34 @@ def _short_batch_left_out(sides: Sides) -> Measurement | None:
         return None
     total = sum(len(example_rows(sides.other, step)) for step in range(1, sides.step + 1))
     return Measurement.of("tail-left-out", examples=len(other), never=len(other), of_all=total)
+
+
+def _labels_apart(sides: Sides, apart: int) -> Variant:
+    """Labels of other examples; where they are the inputs, as of an autoencoder, of the side whose are not."""
+    rows = [(example_rows(each, sides.step), each.rows(sides.step, "targets")) for each in (sides.right, sides.other)]
+    by_right, theirs = (inputs != labels for inputs, labels in rows)
+    seen = Measurement.of("script-labels-apart", examples=apart, of=len(rows[1][0]))
+    if by_right and not theirs:
+        return Variant({}, seen.but(side=sides.right_name, other=sides.other_name), by_right=True)
+    return Variant({}, seen)
+
+
+def _rest_without_update(sides: Sides) -> Variant | None:
+    """The last micro-batches of an epoch, too few for an update, after which one side goes on with the next epoch's."""
+    both = [(example_rows(side, sides.step), parts) for side, parts in zip(
+        (sides.right, sides.other), parts_of_step(sides), strict=True)]  # fmt: skip
+    by_right = len(both[0][0]) > len(both[1][0])
+    (many, parts), (few, _) = both if by_right else both[::-1]
+    alone = sides.other if by_right else sides.right
+    more, following = many[len(few) :], example_rows(alone, sides.step + 1)
+    full = max(len(example_rows(alone, step)) for step in alone.steps)
+    if parts < 2 or not more or many[: len(few)] != few or following[: len(more)] != more or len(few) == full:
+        return None
+    names = (sides.right_name, sides.other_name) if by_right else (sides.other_name, sides.right_name)
+    numbers = {"examples": len(few), "more": len(more), "side": names[0], "other": names[1]}
+    return Variant(
+        {}, Measurement.of("rest-without-update", **numbers), remedy=OF_REST, by_right=by_right, called=GRADIENTS
+    )
 
 
 def _with_another_label(sides: Sides) -> int:
@@ -343,6 +366,12 @@ def _own_batch_size(reference: Seen, candidate: Seen, batches: Batches, own: boo
 IN_PARTS = (
     "if micro_batch % micro_batches == 0:  # counted from 1, as many for each update as in the other script\n"
     "    optimizer.apply_gradients(zip(accumulated, variables))"
+)
+
+OF_REST = (
+    "if rest := micro_batch % micro_batches:  # after the epoch's last micro-batch, counted from 1\n"
+    "    gradients = [total / rest for total in accumulated]\n"
+    "    optimizer.apply_gradients(zip(gradients, variables))"
 )
 
 

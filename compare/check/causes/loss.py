@@ -42,6 +42,7 @@ from compare.check.stages import (
     PREDICTIONS,
     UPDATE,
     Located,
+    both_losses,
     example_rows,
     loss_of,
 )
@@ -199,8 +200,8 @@ def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     There it is compared with the loss computed again from the other side's own predictions. Where that is not known, a
     number of equal parts that are added up is believed, such as of the steps of a decoder.
     """
-    right, other = (loss_of(each, sides.step) for each in (sides.right, sides.other))
-    if not right or other is None or same(right, other) or loss_of(sides.other, sides.step + 1) is None:
+    right, other = both_losses(sides.right, sides.other, sides.step) or (0.0, 0.0)
+    if not right or same(right, other) or loss_of(sides.other, sides.step + 1) is None:
         return
     factor = other / right
     if not (sides.foreseen or have_factor(sides, factor)):
@@ -250,13 +251,19 @@ def _is_written(factor: float) -> bool:
 
 
 def _recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
-    """One side adds up the gradients of micro-batches, which the other averages, or computes at once."""
-    names = sides.right_name, sides.other_name
-    for i, count in enumerate(parts_of_step(sides)):
+    """One side adds up the gradients of micro-batches, or divides them twice, which the other averages."""
+    names, parts = (sides.right_name, sides.other_name), parts_of_step(sides)
+    for i, count in enumerate(parts):
+        numbers = {"factor": count, "side": names[i], "other": names[1 - i]}
+        kind, remedy = "", ""
         if count > 1 and have_factor(sides, count if i else 1 / count):
-            seen = Measurement.of("script-micro-batches", factor=count, side=names[i], other=names[1 - i])
+            kind = "script-micro-batches"
             remedy = "gradients = [total / micro_batches for total in accumulated]  # assign the result"
-            yield Variant({}, seen, remedy=remedy, by_right=not i)
+        elif count > parts[1 - i] == 1 and have_factor(sides, 1 / count if i else count):
+            kind = "script-divided-twice"
+            remedy = "gradients = accumulated  # if the loss of each micro-batch is divided already"
+        if kind:
+            yield Variant({}, Measurement.of(kind, **numbers), remedy=remedy, by_right=not i, called=GRADIENTS)
             return
 
 
