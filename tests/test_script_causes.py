@@ -614,6 +614,14 @@ def test_micro_batches_that_are_too_few_for_an_update_get_one_of_their_own() -> 
             assert (cause.id, cause.side) == ("examples-dropped", side)
             assert has(cause, kind="rest-without-update", examples=4, more=more)
     whole = linear_step(rows=slice(0, 16))
+    both = replace(sides(other), close_ups=(right, other), step=STEP)
+    adam = {**ADAM, "config": {**ADAM["config"], "gradient_accumulation_steps": 4}}
+    keeps = replace(both, traces=(both.traces[0], replace(both.traces[1], optimizers=[adam])))
+    recognise = CATALOGUE["examples-dropped"].recorded["examples"]
+    applied = [
+        "apply_gradients" in each.remedy for two in (both, keeps) for each in recognise(two, Located(STEP, None))
+    ]
+    assert applied == [True, False], "an optimizer keeps them for the next epoch"
     whole = epochs_of(linear_step(rows=slice(0, 16)), BEGIN)
     assert not any(has(cause, kind="rest-without-update") for cause in found_causes(epochs_of(short, BEGIN), whole))
 

@@ -535,8 +535,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{other} is {other_rate:exact}",
     "script-labels-apart": "{examples} of the {of} examples have another label than in {other}",
     "script-batch-size": "{other} has {expected} examples in a batch, {side} {examples}",
-    "script-parts-of-update": "{side} makes an update of {parts} micro-batches of {examples} examples each, {other} of "
-    "{expected}",
+    "script-parts-of-update": "{side} makes an update of {parts} micro-batch{parts:|es} of {examples} examples each, "
+    "{other} of {expected}",
     "tail-left-out": "{side} has the last {examples} examples of its epoch here, {other} begins the next epoch; "
     "{never:,} "
     "of {of_all:,} examples are left out",

@@ -155,7 +155,7 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         if parts[0] != parts[1] and len(right) * parts[1] == len(other) * parts[0]:
             numbers = {"parts": parts[1], "expected": parts[0], "examples": len(right) // parts[0]}
             seen = Measurement.of("script-parts-of-update", **numbers)
-            return "batch-size-differs", Variant({}, seen, remedy=IN_PARTS)
+            return "batch-size-differs", Variant({}, seen, remedy=IN_PARTS, called=GRADIENTS)
         seen = Measurement.of("script-batch-size", examples=len(other), expected=len(right))
         return "batch-size-differs", Variant({}, seen)
     if set(other) - known_rows(sides):
@@ -225,9 +225,10 @@ def _rest_without_update(sides: Sides) -> Variant | None:
         return None
     names = (sides.right_name, sides.other_name) if by_right else (sides.other_name, sides.right_name)
     numbers = {"examples": len(few), "more": len(more), "side": names[0], "other": names[1]}
-    return Variant(
-        {}, Measurement.of("rest-without-update", **numbers), remedy=OF_REST, by_right=by_right, called=GRADIENTS
-    )
+    seen = Measurement.of("rest-without-update", **numbers)
+    accumulates = (sides.right_trace if by_right else sides.other_trace).config.get("gradient_accumulation_steps")
+    remedy = OF_WHOLE_UPDATES if accumulates else OF_REST
+    return Variant({}, seen, remedy=remedy, by_right=by_right, called=GRADIENTS)
 
 
 def _with_another_label(sides: Sides) -> int:
@@ -372,6 +373,10 @@ OF_REST = (
     "if rest := micro_batch % micro_batches:  # after the epoch's last micro-batch, counted from 1\n"
     "    gradients = [total / rest for total in accumulated]\n"
     "    optimizer.apply_gradients(zip(gradients, variables))"
+)
+OF_WHOLE_UPDATES = (
+    "update = batch_size * gradient_accumulation_steps  # the optimizer keeps what is left for the next epoch\n"
+    "examples = len(x) // update * update  # to train on, or choose sizes that divide len(x)"
 )
 
 
