@@ -109,7 +109,9 @@ def test_weights_that_change_between_the_first_gradients_and_the_first_update_ar
     """As by a decay of each micro-batch; what the script sets them to before is what training begins with."""
     with watched(tmp_path) as observer:
         model, optimizer = column(), keras.optimizers.SGD(0.1)
-        model.set_weights([2 * value for value in model.get_weights()])
+        model(tf.ones((2, 2)))
+        for each in model.trainable_variables:  # as restoring a checkpoint does
+            tf.raw_ops.AssignVariableOp(resource=each.value.handle, value=2 * each.value)
         total = [tf.Variable(tf.zeros_like(each), trainable=False) for each in model.trainable_variables]
 
         def accumulate() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,6 +113,7 @@ class Mark:
         alike: whether that is surely its value in the first script, or in the first training.
         assigned: whether the script itself has set it since it was made.
         used: whether a gradient or an optimizer has used it.
+        used_first: the hash of its value when one did first; None if it had none yet.
     """
 
     value: np.ndarray | None = None
@@ -120,6 +121,7 @@ class Mark:
     alike: bool = False
     assigned: bool = False
     used: bool = False
+    used_first: int | None = None
 
 
 def mark_of(variable: Any) -> Mark:
@@ -342,7 +344,11 @@ class InitialWeights:
     def use(self, variables: Sequence[Any]) -> None:
         """Says that a gradient or an optimizer uses variables."""
         for variable in variables:
-            mark_of(variable).used = True
+            mark = mark_of(variable)
+            if not mark.used:
+                with suppress(tf.errors.FailedPreconditionError):  # made in a graph that has not run yet
+                    mark.used_first = hash(value_of(variable).tobytes())
+            mark.used = True
 
     def keep(self, variables: Sequence[Any], values: Sequence[np.ndarray], root: Any) -> None:
         """Keeps what a training begins with for the second training of the same script."""

@@ -580,10 +580,8 @@ class Observer:
         """Whether the script has changed what no training has trained yet, since gradients were first taken of it."""
         trained = set().union(*(each.updated for each in self.trainings))
         pairs = zip(training.variables, training.initial or (), strict=False)
-        new = [
-            (mark_of(each).value, now) for each, now in pairs if id(container(each)) not in trained and each.trainable
-        ]
-        return any(known is not None and not np.array_equal(known, now) for known, now in new)
+        new = [(mark_of(each), now) for each, now in pairs if each.trainable and id(container(each)) not in trained]
+        return any(mark.used_first not in (None, hash(now.tobytes())) for mark, now in new)
 
     def _begin_late(self, weights: Sequence[Any], root: Any) -> None:
         """Gives variables that are about to be trained their initial values, if they have any values yet."""
