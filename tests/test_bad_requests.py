@@ -143,7 +143,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (["--name", ".."], nothing, "give a plain folder name"),
     # A user's experiment.
     (["--experiment", f"{FOLDER}/gone.py"], nothing, "gone.py"),
-    (["--experiment", f"{FOLDER}/task.py:other"], nothing, "name one of its attributes"),
+    (["--experiment", f"{FOLDER}/task.py:other"], nothing, "it has experiment"),
     (MY_TASK, task("import numpy as np", "import numpy as"), "line 1"),
     (MY_TASK, task("import numpy as np", "import nunpy as np"), "nunpy"),
     (MY_TASK, task("    build_loss=build_loss,\n", ""), "build_loss"),

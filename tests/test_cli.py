@@ -460,9 +460,9 @@ def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Pat
     ("trainer", "message"),
     [
         ("gone.py:Loop", "gone.py: there is no such file"),
-        ("mine.py", "--trainers mine.py: unknown; there are fit, loop, train-step, tutorial, or FILE.py:ATTR"),
+        ("mine.py", "--trainers mine.py: name the trainer after a colon, as in mine.py:MyLoop"),
         ("mine.py:Lop", "mine.py has no 'Lop'; did you mean Loop?"),
-        ("mine.py:Xyz", "mine.py has no 'Xyz': name one of its attributes after the colon"),
+        ("mine.py:Xyz", "mine.py has no 'Xyz'; it has Loop, instance, NoName, Blank, TwoLines"),
         (
             "mine.py:number",
             "mine.py:number is no trainer: it needs a name in one printable line and a method train(self",

@@ -166,7 +166,7 @@ def test_the_page_of_other_numbers_from_equal_weights_says_which_and_what_to_do(
     page = Page(finish(tmp_path / "run", verdict=verdict | {"verdict": "different"}) / "report.html").text
     assert "Only in the reported numbers: val_loss" in page and "numbers: loss" not in page
     assert "No known cause only reported numbers differ" in page and "evidence below" not in page
-    assert "The weights are equal; only reported numbers differ: val_loss (by up to 1.8e-02, in epoch 1)." in page
+    assert "The weights are equal; only reported numbers differ: val_loss (by up to 0.018, in epoch 1)." in page
     assert "What to do: check how loop calculates these numbers" in page and "shown above" not in page
     (told,) = Verdict.read(tmp_path / "run" / "verdict.json").comparisons
     assert sentences.causes(told) == [f"  no known cause explains this: {sentences.advice_on_numbers(told)}."]
@@ -462,7 +462,7 @@ def test_the_table_has_the_numbers_of_the_file_and_the_gap(tmp_path: Path) -> No
         cells = [row[name] for name in ("loss", "accuracy", "val_loss", "val_accuracy")]
         assert any(row["trainer"] in shown and shown[-4:] == cells for shown in page.rows), row
     gaps = [shown[-4:] for shown in page.rows if len(shown) == 6 and shown[1] == "gap"]
-    none, some = ["0"] * 4, ["+6.2e-02", "0", "+6.2e-02", "0"]
+    none, some = ["0"] * 4, ["+0.062", "0", "+0.062", "0"]
     assert gaps == [none, none, none, some, none, some], "loop and mine, epoch by epoch"
 
 
@@ -939,7 +939,7 @@ def test_a_study_is_labelled_by_seed_and_shows_the_margin(tmp_path: Path) -> Non
     assert [band["kind"] for band in margin["bands"]] == ["margin"]
     seeds = [row for row in page.rows if row[0].startswith("seed ") and len(row) == 4]
     assert [row[0] for row in seeds] == ["seed 0", "seed 1", "seed 2"]
-    assert seeds[0][1:] == ["0.5833333", "0.6458333", "+6.2e-02"]
+    assert seeds[0][1:] == ["0.5833333", "0.6458333", "+0.062"]
 
 
 # Kept true

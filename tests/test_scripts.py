@@ -488,7 +488,7 @@ def watched(folder: Path | None = None, *, begins: bool = True, **options: Any) 
     initial = (str(folder / "initial"),) if folder else ()
     with undone():
         writer = TraceWriter(folder / "trace") if folder else None
-        yield StageObserver(detail, InitialWeights(detail, *initial, provides=begins), writer)
+        yield StageObserver(detail, InitialWeights(detail, *initial, provides=begins and bool(folder)), writer)
 
 
 def column() -> keras.Model:

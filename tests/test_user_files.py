@@ -65,7 +65,7 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
     ("old", "new", "culprit", "told"),
     [
         ("import numpy as np", "import nunpy as np", "import nunpy", "No module named 'nunpy'"),
-        ("experiment = compare", "task = compare", None, "has no 'experiment': name one of its attributes"),
+        ("experiment = compare", "task = compare", None, "has no 'experiment'; it has task"),
         ("return (x[:40]", "raise OSError('no disk')  # (x[:40]", "raise OSError", "load_data raised OSError: no disk"),
         (
             "return (x[:40]",

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +22,9 @@ from compare.reporting.terminal import tell
 from compare.request import EXPERIMENTS, TRAINERS, Task
 from compare.trainer import Trainer
 from compare.user_errors import describe, without_exit
+
+MOST_NAMES = 5
+"""How many of a file's names are told."""
 
 
 def load(options: Task, console: Console) -> tuple[list[tuple[str, Trainer]], Experiment]:
@@ -84,8 +88,11 @@ def load_trainer(wanted: str | Trainer) -> Trainer:
 
 def _attribute(module: Any, attribute: str, source: str) -> Any:
     if not hasattr(module, attribute):
-        own = [name for name in vars(module) if not name.startswith("_")]
-        meant = did_you_mean(attribute, own) or ": name one of its attributes after the colon"
+        public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        known = {name: value for name, value in public.items() if not isinstance(value, ModuleType)}
+        own = [name for name, value in known.items() if isinstance(value, Experiment) or hasattr(value, "train")]
+        there = f"; it has {', '.join(own[:MOST_NAMES])}" if own else ": name one of its attributes after the colon"
+        meant = did_you_mean(attribute, known) or there
         raise RequestError(f"{shown_path(source)} has no {attribute!r}{meant}")
     return getattr(module, attribute)
 

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import distributed
+from compare.engine.insides_tensorflow import without_deprecations
 from compare.errors import RequestError, StorageError
 from compare.naming import file_name
 from compare.records import EPOCH_END, Place, in_time
@@ -134,7 +135,8 @@ class Checkpoints:
             ends = [each for each in saved(self._folder) if each[1] == EPOCH_END and in_time(each) < in_time(place)]
             kept = [place, *ends[: self._keep - (place[1] == EPOCH_END)]]
             names = [path_of(self._folder, each).name for each in reversed(kept)]
-            tf.compat.v1.train.update_checkpoint_state(str(self._folder), names[-1], names)
+            with without_deprecations():
+                tf.compat.v1.train.update_checkpoint_state(str(self._folder), names[-1], names)
             for old in self._folder.glob(f"{PREFIX}-*.*"):
                 if old.name.partition(".")[0] not in names:
                     old.unlink()

@@ -22,6 +22,7 @@ __all__ = [
     "multi_device_iterator_ops",
     "reductions",
     "uses_onednn",
+    "without_deprecations",
 ]
 
 try:
@@ -34,6 +35,7 @@ try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as in_xla
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as uses_onednn
+    from tensorflow.python.util.deprecation import silence as without_deprecations
 except ImportError as error:
     raise RequestError(f"TensorFlow {tf.__version__}: {error}; this works with TensorFlow 2.15 to 2.21") from None
 

@@ -25,7 +25,7 @@ from compare.records.run_json import read_run
 from compare.reporting import svg
 from compare.reporting.page_model import ANSWERS, page_of, results
 from compare.reporting.page_tables import compared_options, default_row, replicas_of
-from compare.reporting.pictures import overlaid_metric
+from compare.reporting.pictures import FEWEST, overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of
 from compare.reporting.sentences import difference, interval
 from compare.reporting.weight_pictures import overlaid_gaps
@@ -169,7 +169,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,  # not Markup, which is escaped text
     )
-    created.globals |= {"answers": ANSWERS, "difference": difference, "interval": interval}
+    created.globals |= {"answers": ANSWERS, "difference": difference, "interval": interval, "fewest": FEWEST}
     script = read_file(Path(__file__).parent / "templates" / "script.js").decode()
     created.globals["script"] = Markup(script)
     created.globals["script_hash"] = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -133,7 +133,7 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
         compared = [name + renamed.get(name, "") for name in metrics if name not in alone]
         basis.append(("Numbers", f"{', '.join(compared)}: equal in every epoch, bit for bit."))
     elif metrics:
-        gaps = [f"{name} {m.max_gap:.1e}" + " (rounding)" * m.only_rounding for name, m in metrics.items() if m.max_gap]
+        gaps = [f"{name} {m.max_gap:.2g}" + " (rounding)" * m.only_rounding for name, m in metrics.items() if m.max_gap]
         judged = {
             "different": "; the numbers do not match the weights",
             "inconclusive": "; more than rounding, and they could not be judged",

@@ -197,14 +197,18 @@ ROUNDING = 2.0**-24, 2.0**-23
 """The smallest and the largest relative distance of neighbouring float32 numbers."""
 
 
+FEWEST = 5
+"""The smallest number of seeds for which an interval of the mean is drawn: of fewer it is wider than the chart."""
+
+
 def mean_and_interval(seeds: Sequence[Values]) -> tuple[Values, Values, Values]:
-    """The mean over seeds per epoch, and the lower and upper ends of its 95% confidence interval."""
+    """The mean over seeds per epoch, and the ends of its 95% confidence interval; NaN for fewer than ``FEWEST``."""
     mean, low, high = {}, {}, {}
     for epoch in sorted(set().union(*seeds)):
         values = np.array([seed[epoch] for seed in seeds if math.isfinite(seed.get(epoch, math.nan))])
         if len(values):
             mean[epoch] = float(values.mean())
-            low[epoch], high[epoch] = mean_interval(values, 0.95) if len(values) > 1 else (math.nan, math.nan)
+            low[epoch], high[epoch] = mean_interval(values, 0.95) if len(values) >= FEWEST else (math.nan, math.nan)
     return mean, low, high
 
 

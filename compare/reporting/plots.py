@@ -112,12 +112,13 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
         found = f"; differs: {', '.join(told)}" if told else ""
         add(grid[-1, :-1], weights, wrapped(weights.title + found, int(9 * (width - 3.6)), 2), small=False)
     add(grid[1, -1], pictures.seconds_chart(files), "time per epoch\n(the first includes tracing)")
+    interval = "\npale: 95% interval of the mean" if files.seeds >= pictures.FEWEST else ""
     _legend(
         legend,
         {name: min(files.names.index(name), 5) for name in trainers},
         validation=any(name.startswith("val_") for name in files.columns),
         crosses=any(series.crosses for chart in charts for series in chart.series),
-        more="thin: single seeds\npale: 95% interval of the mean" if study else "",
+        more=f"thin: single seeds{interval}" if study else "",
     )
     return fig
 
@@ -272,8 +273,8 @@ def _draw_series(ax: Axes, series: Series, chart: Chart) -> None:
             layer["markersize"] *= 1 if chart.kind != "gaps" or series.hollow else 0.5  # a ring around an equal gap
             ax.plot(x, y, label=label, clip_on=False, **layer | ({} if chart.markers else {"marker": ""}))
             label = "_core"
-    if series.low:
-        at, low, high = zip(*series.interval, strict=True)
+    if interval := series.interval:
+        at, low, high = zip(*interval, strict=True)
         if series.bars:
             ax.vlines(at, low, high, color=colour, linewidth=4, alpha=0.4, zorder=2.5)
         else:

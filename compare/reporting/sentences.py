@@ -387,13 +387,10 @@ def _noise(training: Training) -> str:
     if noise.step is not None:
         where = f"at step {noise.step:,} of epoch {noise.epoch}"
     at_most = "" if noise.largest_ratio > noise.factor else "at most "
-    measured = "by computing each step again with changes as small as rounding"
-    if noise.twins:
-        repeated = "a repeated training" if noise.twins == 1 else "repeated trainings"
-        measured = f"with {_twins(noise)}, {repeated} with changes as small as rounding"
+    measured = f"measured with {_twins(noise)}" if noise.twins else "measured by computing each step again"
     return (
-        f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding alone ({where}; measured "
-        f"{measured}); up to {noise.factor:g} times counts as rounding"
+        f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding ({where}, {measured}; up to "
+        f"{noise.factor:g} times counts as rounding)"
     )
 
 
@@ -428,7 +425,7 @@ def differing_numbers(metrics: Mapping[str, MetricGap]) -> str:
             texts.append(f"{name} (NaN or infinite, in epoch {gap.epoch})")
         elif gap.max_gap:
             found = rounding if gap.only_rounding else texts
-            found.append(f"{name} (by up to {gap.max_gap:.1e}, in epoch {gap.epoch})")
+            found.append(f"{name} (by up to {gap.max_gap:.2g}, in epoch {gap.epoch})")
     text = ", ".join(texts) or "the reported epochs differ"
     return text + (f"; by no more than rounding: {', '.join(rounding)}" if rounding else "")
 
@@ -437,4 +434,4 @@ def signed_gap(reference: float | None, candidate: float | None) -> str:
     """How much larger a reported number is than the reference's; 0 if both are NaN, empty if one is missing."""
     if reference is None or candidate is None:
         return ""
-    return "0" if absolute_gap(reference, candidate) == 0 else f"{candidate - reference:+.1e}"
+    return "0" if absolute_gap(reference, candidate) == 0 else f"{candidate - reference:+.2g}"
