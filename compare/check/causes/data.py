@@ -157,7 +157,9 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
             seen = Measurement.of("script-parts-of-update", **numbers)
             return "batch-size-differs", Variant({}, seen, remedy=IN_PARTS, called=GRADIENTS)
         seen = Measurement.of("script-batch-size", examples=len(other), expected=len(right))
-        return "batch-size-differs", Variant({}, seen)
+        sizes = sides.other_trace.replicas, sides.right_trace.replicas
+        scaled = len(set(sizes)) > 1 and len(other) * sizes[1] == len(right) * sizes[0]
+        return "batch-size-differs", Variant({}, seen, remedy=OF_ALL_SIZES if scaled else "")
     if set(other) - known_rows(sides):
         return None  # examples that the right side has never had
     first = example_rows(sides.right, epoch[0])
@@ -364,6 +366,8 @@ def _own_batch_size(reference: Seen, candidate: Seen, batches: Batches, own: boo
         yield "batch-size-differs", Measurement.of("own-batch-size", examples=first, expected=expected)
 
 
+OF_ALL_SIZES = "dataset = dataset.batch(64)  # the global batch size, the same for any number of replicas"
+"""The remedy where a batch grows with the number of replicas: then each size makes other steps."""
 IN_PARTS = (
     "if micro_batch % micro_batches == 0:  # counted from 1, as many for each update as in the other script\n"
     "    optimizer.apply_gradients(zip(accumulated, variables))"
@@ -441,7 +445,7 @@ CAUSES = (
         stages=(EXAMPLES,),
         symptom="An epoch has more or fewer steps than fit's; with several replicas, often by a factor of their "
         "number.",
-        explanation="The loop uses another batch size, typically the one per replica instead of the global one.",
+        explanation="The loop uses another batch size, for example the one per replica instead of the global one.",
         wrong="dataset = dataset.unbatch().batch(GLOBAL_BATCH_SIZE * strategy.num_replicas_in_sync)  # it was "
         "the global batch size already",
         remedy="batch_size = per_replica_batch_size * strategy.num_replicas_in_sync  # run.train_dataset uses it",
