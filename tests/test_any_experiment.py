@@ -230,4 +230,4 @@ def test_text_as_input(tensorflow: Any, tmp_path: Any) -> None:
     with pytest.raises(AssertionError, match="loss-summed") as caught:
         compare.assert_alike(text_experiment(), Summed())
     assert "stages: the steps cannot be looked into" not in str(caught.value)
-    assert re.search(r"^    at \S*test_any_experiment\.py:\d+: \S*return ", str(caught.value), re.MULTILINE)
+    assert re.search(r"^    at \S*test_any_experiment\.py:\d+:(\n    -)? \S*return ", str(caught.value), re.MULTILINE)
