@@ -33,6 +33,7 @@ from compare.records import (
     StepRecord,
     read_json,
 )
+from compare.watch.epoch_ends import ends_of_epochs
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.settings import ALL_BEGUN, ENDED, Settings
 from compare.watch.trace import ENOUGH, FAILED, OTHERS, Trace, steps_made
@@ -198,7 +199,7 @@ class ScriptRunner:
 
 @dataclass(frozen=True)
 class EpochEnds:
-    """The numbers of steps at which the epochs of a training end, from the training by ``fit``.
+    """The numbers of steps at which the epochs of a training end.
 
     Attributes:
         ends: the steps made up to the end of each epoch; empty if everything is one epoch.
@@ -231,18 +232,14 @@ class EpochEnds:
 
     @classmethod
     def of(cls, *traces: Trace) -> EpochEnds:
-        """The ends of the first training that has epochs."""
-        for trace in traces:
-            ends = [epoch.steps for epoch in trace.epochs]
-            if ends and all(ends) and ends == sorted(set(ends)):
-                return cls(tuple(ends))
-        return cls()
+        """The ends of the epochs of trainings that are compared."""
+        return cls(ends_of_epochs(*traces))
 
 
 def write_records(
     folder: Path, name: str, trace: Trace, epochs: EpochEnds, like: Trace | None, metrics: MetricsFile
-) -> None:
-    """Writes the records of a training as those of a run.
+) -> bool:
+    """Writes the records of a training as those of a run; returns whether they have numbers.
 
     Metrics have the names that they have in ``like``; without it, no numbers are written.
     """
@@ -260,6 +257,7 @@ def write_records(
                 numbers, seconds = logs.get(epoch, ({}, math.nan))
                 recorder(EpochRecord(epoch, numbers, seconds, math.nan))
     recorder.flush()
+    return any(numbers for numbers, _ in logs.values())
 
 
 def failure_of(run: ScriptRun) -> str:

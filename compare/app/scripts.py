@@ -140,7 +140,8 @@ def _train(session: ScriptsSession) -> bool:
         same = [trace.last for trace in pair] == [first.last, second.last]
         ends = EpochEnds.of(*pair) or (epochs if same and pair[0].state in ("", LEFT) else EpochEnds())
         session.models.append(ModelPair((one, other), pair, ends))
-    _write_records(session, interrupted=interrupted)
+    shown = _write_records(session, interrupted=interrupted)
+    unknown_ends = _unknown_ends(session.models[0]) if shown else []
     models = session.models
     several = [list(each.names) for each in models[1:]]
     session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
@@ -156,22 +157,33 @@ def _train(session: ScriptsSession) -> bool:
         unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
-    session.run.save(notes=[*commits, *environments, *session.left_over, *session.left_out], unpaired=unpaired or None)
-    for text in environments:
+    session.run.save(
+        notes=[*commits, *environments, *unknown_ends, *session.left_over, *session.left_out], unpaired=unpaired or None
+    )
+    for text in (*environments, *unknown_ends):
         tell(session.console, f"Note: {text}")
     _say_what_trained(session)
     return interrupted
 
 
-def _write_records(session: ScriptsSession, *, interrupted: bool) -> None:
+def _write_records(session: ScriptsSession, *, interrupted: bool) -> bool:
+    """Writes the records of all trainings; returns whether they have numbers."""
     first, second = session.models[0].traces
-    metrics = MetricsFile(session.folder / "metrics.csv")
+    metrics, shown = MetricsFile(session.folder / "metrics.csv"), False
     for model in session.models:
         like = (first if first.epochs or not second.epochs else second) if model is session.models[0] else None
         for name, trace in zip(model.names, model.traces, strict=True):
             # A training that was interrupted has ended no epoch of which nothing is known.
             epochs = model.epochs if interrupted else model.epochs.or_whole(trace)
-            write_records(session.folder, name, trace, epochs, like, metrics)
+            shown |= write_records(session.folder, name, trace, epochs, like, metrics)
+    return shown
+
+
+def _unknown_ends(model: ModelPair) -> list[str]:
+    """That numbers are not those of epochs, as a sentence, where they were read more than once."""
+    read = {each.steps for trace in model.traces for each in trace.reported}
+    unknown = len(read) > 1 and not model.epochs
+    return ["where epochs end is not known: all steps count as one epoch"] if unknown else []
 
 
 def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:

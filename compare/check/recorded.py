@@ -30,6 +30,7 @@ from compare.check.recipe import (
 from compare.check.sides import Sides
 from compare.check.stages import example_rows, gradients_of, loss_of, model_events, relative_gap
 from compare.check.targets import Targets, targets_of, value_of
+from compare.watch.epoch_ends import ends_of_epochs
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import Trace
 
@@ -328,18 +329,18 @@ def known_rows(sides: Sides) -> set[int]:
 
 
 def place_of(sides: Sides) -> tuple[int, int]:
-    """The epoch of fit in which the trainings diverge, and the step of it."""
+    """The epoch in which the trainings diverge, and the step of it."""
     begin = max((end for end in ends_of(sides) if end < sides.step), default=0)
     return sum(end < sides.step for end in ends_of(sides)) + 1, sides.step - begin
 
 
 def steps_of_epoch(sides: Sides) -> list[int]:
-    """The steps of fit's epoch in which the trainings diverge, as far as they were seen."""
+    """The steps of the epoch in which the trainings diverge, as far as they were seen."""
     begin = sides.step - place_of(sides)[1] + 1
     end = next((end for end in ends_of(sides) if end >= sides.step), max(sides.right.steps, default=sides.step))
     return [step for step in range(begin, end + 1) if step in sides.right.steps or step in sides.other.steps]
 
 
-def ends_of(sides: Sides) -> list[int]:
+def ends_of(sides: Sides) -> tuple[int, ...]:
     """The number of steps at the end of each epoch."""
-    return [epoch.steps for epoch in (sides.right_trace.epochs or sides.other_trace.epochs)]
+    return ends_of_epochs(sides.right_trace, sides.other_trace)

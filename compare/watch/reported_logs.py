@@ -147,7 +147,7 @@ def _wanted(like: Trace, ends: Sequence[float]) -> list[_Wanted]:
         return [_Wanted(name, value, name.startswith("val_")) for name, value in like.epochs[0].logs.items()]
     last = reversed(_last_of_epoch(_of_two_uses(like.reported, ends), 0, ends[0]))
     by_name = {each.name.lower(): each for each in last}
-    return [_Wanted(name, each.value, _of_validation(each)) for name, each in by_name.items()]
+    return [_Wanted(name, each.value, measures_validation(each)) for name, each in by_name.items()]
 
 
 def _paired(reported: Sequence[Reported], wanted: Sequence[_Wanted]) -> dict[int, str]:
@@ -159,7 +159,7 @@ def _paired(reported: Sequence[Reported], wanted: Sequence[_Wanted]) -> dict[int
     proofs: list[tuple[int, float, int, str]] = []
     bases = [each.name.removeprefix("val_") for each in wanted]
     for each in reported:
-        base, of_validation = _base(each, bases), _of_validation(each)
+        base, of_validation = _base(each, bases), measures_validation(each)
         for other in wanted:
             said = other.name.removeprefix("val_") == base
             gap = abs(other.value - each.value) if math.isfinite(other.value - each.value) else math.inf
@@ -179,7 +179,7 @@ def _paired(reported: Sequence[Reported], wanted: Sequence[_Wanted]) -> dict[int
     return names
 
 
-def _of_validation(reported: Reported) -> bool | None:
+def measures_validation(reported: Reported) -> bool | None:
     """Whether a number measures validation: when it is updated decides, or else its name, if that says so."""
     if reported.with_steps is not None:
         return not reported.with_steps
