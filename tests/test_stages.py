@@ -690,6 +690,26 @@ def test_a_penalty_without_a_gradient_is_said_to_be_that() -> None:
     assert hints(found, sides(other)) == [hint("apart-by-weights", variables=["dense/kernel"])]
 
 
+@pytest.mark.parametrize("of_bias", [0.02, 0.04])
+def test_a_multiple_of_the_weights_that_is_added_to_gradients_is_said(of_bias: float) -> None:
+    right = linear_step(penalty=0.0)
+    weights, factors = right.arrays(STEP, "weights"), (0.02, of_bias)
+    events = [
+        replace(
+            each,
+            arrays=[each.arrays[0], *(g + c * w for g, c, w in zip(each.arrays[1:], factors, weights, strict=True))],
+        )
+        if each.kind == "gradients"
+        else each
+        for each in right.steps[STEP]
+    ]
+    other = replace(right, steps={**right.steps, STEP: events})
+    both = replace(sides(other), close_ups=(right, other))
+    found = locate(right, other, [TWIN], STEP, NAMES)
+    added = hint("weights-added", factor=pytest.approx(0.02), variables=["dense/kernel", "dense/bias"], line=None)
+    assert hints(found, both) == ([added] if of_bias == 0.02 else [])
+
+
 def test_gradients_that_are_apart_by_anything_else_are_no_penalty() -> None:
     own = linear_step()
     events = [

@@ -87,10 +87,10 @@ def test_different_says_where_they_part_and_how_far(training: Training, text: st
 @pytest.mark.parametrize(
     ("metrics", "text"),
     [
-        (SAME | {"loss": MetricGap(2.0**-24, 3)}, "loss (by up to 6.0e-08, in epoch 3)"),
+        (SAME | {"loss": MetricGap(2.0**-24, 3)}, "loss (by up to 6e-08, in epoch 3)"),
         (
             {"loss": MetricGap(None, 2), "accuracy": MetricGap(0.5, 1)},
-            "loss (NaN or infinite, in epoch 2), accuracy (by up to 5.0e-01, in epoch 1)",
+            "loss (NaN or infinite, in epoch 2), accuracy (by up to 0.5, in epoch 1)",
         ),
         (SAME, "the reported epochs differ"),
     ],

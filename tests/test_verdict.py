@@ -588,9 +588,7 @@ def test_what_is_only_rounding_does_not_stand_beside_a_mistake(train: Train) -> 
     comparison = Pair(fit, loop, fit, compare_records(fit, loop)).compared(()).settled()
     assert comparison.reporting.verdict == "different"
     told = sentence(comparison, "fit")
-    assert (
-        "reports different numbers: accuracy (by up to 1.0e-02, in epoch 2); by no more than rounding: loss (" in told
-    )
+    assert "reports different numbers: accuracy (by up to 0.01, in epoch 2); by no more than rounding: loss (" in told
     assert where(comparison) == "Only in the reported numbers: accuracy"
     rounded = train(logs=[LOGS, {**theirs, "accuracy": 0.75}])
     alone = Pair(fit, rounded, fit, compare_records(fit, rounded)).compared(())

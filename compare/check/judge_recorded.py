@@ -431,8 +431,15 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
         return
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
-    if off and penalty_of(sides.right, sides.step) and all(_parallel(right[i] - other[i], weights[i]) for i in off):
+    if not off or not all(_parallel(right[i] - other[i], weights[i]) for i in off):
+        return
+    if penalty_of(sides.right, sides.step):
         yield Measurement.of("apart-by-weights", variables=[names[i] for i in off])
+        return
+    factors = [float(np.vdot(other[i] - right[i], weights[i]) / np.vdot(weights[i], weights[i])) for i in off]
+    if np.ptp(factors) <= 0.01 * max(map(abs, factors)):
+        line = _line_of(sides.other, sides.step, GRADIENTS)
+        yield Measurement.of("weights-added", factor=factors[0], variables=[names[i] for i in off], line=line)
 
 
 def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:
