@@ -29,7 +29,7 @@ from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type_hints
 
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError
 from compare.experiment import Experiment
 from compare.naming import renamed
 from compare.option import Converted
@@ -277,7 +277,10 @@ def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None
 
     __tracebackhide__ = True
     with tempfile.TemporaryDirectory() as folder:
-        result = run(scripts=[str(each) for each in scripts], reports=reports or folder, quiet=True, **options)
+        try:
+            result = run(scripts=[str(each) for each in scripts], reports=reports or folder, quiet=True, **options)
+        except (RequestError, NoVerdictError) as error:
+            raise error.with_traceback(None) from None  # its text says it all
         if EXIT_STATUS[result.verdict]:
             raise AssertionError(str(result))
 

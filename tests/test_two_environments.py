@@ -15,7 +15,7 @@ import pytest
 
 import compare
 from compare.app.environments import versions_of
-from compare.app.script_sides import sides_of
+from compare.app.script_sides import _exactly, sides_of
 from compare.app.scripts import _environments_apart
 from compare.errors import RequestError
 from compare.modes import Scripts
@@ -199,6 +199,23 @@ def test_a_commit_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, rep
             compared(tmp_path / "reports", path, commits=commits)
         assert str(refused.value) == why
     assert git(repository, "worktree", "list").count("\n") == 1
+
+
+def test_a_commit_of_a_clone_as_ci_services_make_it(tmp_path: Path, repository: Path) -> None:
+    """A branch may be the origin's only; of a shallow clone, it is said how to get the rest."""
+    exact = git(repository, "rev-parse", "HEAD").strip()
+    git(repository, "branch", "trusted")
+    git(tmp_path, "clone", "--quiet", str(repository), "whole")
+    git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", "shallow")
+    assert _exactly("trusted", tmp_path / "whole") == exact
+    with pytest.raises(RequestError, match=r"no such commit in .*, a shallow clone: fetch all with git fetch"):
+        _exactly("HEAD~1", tmp_path / "shallow")
+
+
+def test_in_a_test_an_error_has_no_lines_of_this_package(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"gone.py: there is no such file") as refused:
+        compare.assert_scripts_alike(tmp_path / "gone.py", tmp_path / "gone.py")
+    assert [entry.name for entry in refused.traceback][1:] == ["assert_scripts_alike"]
 
 
 @pytest.mark.skipif(find_spec("tf_keras") is None, reason="tf-keras is not installed")

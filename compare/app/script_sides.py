@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -123,10 +124,7 @@ def _checked_out(commit: str, script: str, where: Path) -> tuple[str, Commit]:
         top = Path(_git(given.parent, "rev-parse", "--show-toplevel"))
     except (OSError, subprocess.CalledProcessError):
         raise RequestError(f"--commits: {script} is in no Git repository") from None
-    try:
-        exact = _git(top, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
-    except subprocess.CalledProcessError:
-        raise RequestError(f"--commits {commit}: there is no such commit in {top}") from None
+    exact = _exactly(commit, top)
     inside = given.relative_to(top)
     try:
         _git(top, "cat-file", "-e", f"{exact}:{inside.as_posix()}")
@@ -143,6 +141,20 @@ def _checked_out(commit: str, script: str, where: Path) -> tuple[str, Commit]:
     folder = where / here.relative_to(top) if here.is_relative_to(top) else here
     about = _git(top, "show", "--no-patch", "--format=commit %h: %s", exact)
     return str(where / inside), Commit(about, str(where), str(folder if folder.is_dir() else where))
+
+
+def _exactly(commit: str, top: Path) -> str:
+    """The hash of a commit; a branch may be that of ``origin`` only, as where a CI service has checked out another.
+
+    Raises:
+        RequestError: if there is no such commit.
+    """
+    for name in (commit, *([] if commit.startswith("HEAD") else [f"refs/remotes/origin/{commit}"])):
+        with suppress(subprocess.CalledProcessError):
+            return _git(top, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    shallow = _git(top, "rev-parse", "--is-shallow-repository") == "true"
+    more = ", a shallow clone: fetch all with git fetch --unshallow, or fetch-depth: 0 of actions/checkout" * shallow
+    raise RequestError(f"--commits {commit}: there is no such commit in {top}{more}")
 
 
 def changed_since(script: str) -> bool:
