@@ -219,6 +219,7 @@ def test_notebooks_are_compared_like_scripts_also_if_they_have_one_name(tmp_path
         (tmp_path / way / "train.ipynb").write_text(notebook(*cells))
     scripts = [str(tmp_path / way / "train.ipynb") for way in ("my_fit", "my_loop")]
     result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True, max_steps=3)
+    assert "only the first 3 steps are compared (--max-steps)" in (tmp_path / "run" / "run.json").read_text()
     (entry,) = result.details["comparisons"]
     assert (entry["candidate"], entry["training"]["verdict"]) == ("train-2", "identical")
     logs = [(tmp_path / "run" / f"{name}.log").read_text() for name in ("train", "train-2")]

@@ -157,10 +157,9 @@ def _train(session: ScriptsSession) -> bool:
         unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
-    session.run.save(
-        notes=[*commits, *environments, *unknown_ends, *session.left_over, *session.left_out], unpaired=unpaired or None
-    )
-    for text in (*environments, *unknown_ends):
+    notes = [*environments, *unknown_ends, *_cut(session)]
+    session.run.save(notes=[*commits, *notes, *session.left_over, *session.left_out], unpaired=unpaired or None)
+    for text in notes:
         tell(session.console, f"Note: {text}")
     _say_what_trained(session)
     return interrupted
@@ -184,6 +183,13 @@ def _unknown_ends(model: ModelPair) -> list[str]:
     read = {each.steps for trace in model.traces for each in trace.reported}
     unknown = len(read) > 1 and not model.epochs
     return ["where epochs end is not known: all steps count as one epoch"] if unknown else []
+
+
+def _cut(session: ScriptsSession) -> list[str]:
+    """That no script was watched for longer, as a sentence, if one would have gone on."""
+    most = session.options.max_steps
+    cut = any(trace.last >= most for model in session.models for trace in model.traces)
+    return [f"only the first {most:,} steps are compared (--max-steps)"] if cut else []
 
 
 def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
@@ -253,8 +259,6 @@ def _say_what_trained(session: ScriptsSession) -> None:
             made = "changed without an optimizer, so compared as it is at the end" if trace.state else made
             made = "the weights that its training leaves" if trace.state == LEFT else made
             tell(session.console, f"{name}{what}: {made}")
-            if trace.last >= session.options.max_steps:
-                tell(session.console, f"{name}: ended after {trace.last:,} steps (--max-steps)", style="yellow")
     if several > 1:
         tell(
             session.console,
