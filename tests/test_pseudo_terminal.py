@@ -146,7 +146,7 @@ def test_at_the_end_there_are_whole_sentences_and_numbers_and_no_bar(run: Watche
     assert f" {verdict}" in text
     losses = re.findall(r"val_loss \d\.\d{4}(?:/\d\.\d{4})?\b", text)
     assert len(losses) == (4 if run.columns == 120 else 2), "none is broken over two lines"
-    assert len(re.findall(r" gap +(?:0|[+-]\d\.\de-\d\d)\b", text)) == 2
+    assert len(re.findall(r" gap +(?:0|[+-][\d.]+(?:e-\d\d)?)\b", text)) == 2
     assert "WARNING" not in text and "Traceback" not in text
 
 
