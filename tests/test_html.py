@@ -212,8 +212,8 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     same = dataclasses.replace(differs, training=Training("identical", 0.0, None, 1))
     for judged in (differs, alike, same):
         assert sentences.unreported(judged, "scripts") == (
-            "To compare loss, val_loss too, add to my_loop: compare.report(loss=…, val_loss=…); it reads no such Keras "
-            "metric when an epoch ends"
+            "To compare loss, val_loss too, add to my_loop: compare.report(loss=…, val_loss=…) at the end of each "
+            "epoch (it reads no Keras metric of that name there)"
         )
         assert sentences.unreported(judged, "run") == (
             "To compare loss, val_loss too, add to my_loop: run.end_epoch(epoch, {…, 'loss': …, 'val_loss': …})"

@@ -180,7 +180,7 @@ def unreported(comparison: Comparison, scope: str) -> str:
         if not comparison.reporting.metrics and not comparison.failure:
             return "No number of either was seen. To compare some, add to both: compare.report(loss=…)"
         call = f"compare.report({', '.join(f'{name}=…' for name in missing)})"
-        why = "; it reads no such Keras metric when an epoch ends"
+        why = " at the end of each epoch (it reads no Keras metric of that name there)"
     else:
         call, why = f"run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})", ""
     if not missing or scope == "logs":
