@@ -156,7 +156,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     ([*MY_TASK, "--data-dir", FOLDER], nothing, "built-in experiments"),
     # A user's loop.
     ([*MY_TASK, "--trainers", "fit", f"{FOLDER}/gone.py:MyLoop"], nothing, "gone.py"),
-    ([*MY_TASK, "--trainers", "fit", f"{FOLDER}/loop.py"], nothing, "FILE.py:ATTR"),
+    ([*MY_TASK, "--trainers", "fit", f"{FOLDER}/loop.py"], nothing, "name the trainer after a colon"),
     ([*MY_TASK, "--trainers", "fit", f"{FOLDER}/loop.py:Other"], nothing, "has no 'Other'"),
     (MY_LOOP, loop("import tensorflow as tf", "import tensorflow as"), "line 1"),
     (MY_LOOP, loop('    name = "my-loop"\n', ""), "name"),
