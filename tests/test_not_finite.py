@@ -222,7 +222,7 @@ def test_a_number_that_is_lost_on_both_sides_has_no_gap() -> None:
     assert [signed_gap(*pair) for pair in ((NAN, NAN), (INF, INF), (0.5, 0.75), (None, NAN))] == [
         "0",
         "0",
-        "+2.5e-01",
+        "+0.25",
         "",
     ]
     assert signed_gap(0.5, NAN) == signed_gap(NAN, 0.5) == "+nan"
