@@ -330,6 +330,16 @@ def test_where_weights_are_alike_the_reported_loss_is_held_against_the_losses_of
     assert all(comparison.reporting.verdict == "different" for comparison in found.values())
 
 
+def test_where_weights_are_alike_means_over_all_epochs_are_named_from_the_numbers_alone() -> None:
+    fit = judged_record("fit", 0, 1, 2, logs={1: {"accuracy": 0.5}, 2: {"accuracy": 0.8}})
+    loop = judged_record("loop", 0, 1, 2 + 1e-9, logs={1: {"accuracy": 0.5}, 2: {"accuracy": 0.65}})
+    pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop), twins="loop")
+    traces = [Trace((), 1, np.zeros(1, step_dtype(1, 1)), trained_by=way) for way in ("fit", "loop")]
+    model: Any = ModelPair(("fit", "loop"), (traces[0], traces[1]), EpochEnds((1, 2)))
+    (found,) = scripts_explain._explain_numbers(Mock(), pair, model).values()
+    assert [each.id for each in found.causes] == ["metrics-not-reset"]
+
+
 def test_equal_batches_leave_nothing_to_name() -> None:
     even = {1: Losses([2.0, 1.0], [64, 64])}
     assert name_reporting(FIT, record("loop", [1.5]), even) == []

@@ -282,14 +282,16 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
 
     Where rounding alone explains other weights, each loss is held against those of the steps that its side made.
     """
+    used = used_by(model.traces[1], model.traces[0])
     if pair.exactly.training.verdict == DIFFERENT:
         both: Sequence[CloseUp | None] = (None, None)
         if _other_loss(session, pair):
             tell(session.console, "The weights are alike, but the loss is not. Looking at the loss of every step …")
             both = _seen_losses(session, model, (0, 1))
-        return _of_numbers(pair, _own_numbers(pair, model, both), [])
+        causes = _with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1)
+        known = {cause.id for cause in causes}
+        return _of_numbers(pair, [*causes, *(c for c in _own_numbers(pair, model, both) if c.id not in known)], [])
     reporting = pair.exactly.reporting
-    used = used_by(model.traces[1], model.traces[0])
     evidence: list[Measurement] = []
     ends = model.epochs.ends or (model.traces[1].last,)
     different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
@@ -414,13 +416,14 @@ def _say_what_rounding_hides(session: ScriptsSession, trace: Trace) -> None:
 
 
 def _seen_losses(session: ScriptsSession, model: ModelPair, sides: Sequence[int] = (1,)) -> list[CloseUp | None]:
-    """Runs the scripts of sides once more, for the losses of their steps and of their validation."""
+    """Runs scripts once more, the second by default, for the losses of their steps and of their validation."""
     session.passes += 1
-    close_up, names = ((1, max(model.lengths)),), [session.names[0 if session.alone else side] for side in sides]
-    settings = [replace(session.settings(side), close_up=close_up, losses_only=True, begins=False) for side in sides]
-    # One script that trains twice has both.
-    run_scripts(session, settings[:1] if session.alone else settings, names[:1] if session.alone else names)
-    folders = [Path(settings[0 if session.alone else at].folder) for at in range(len(sides))]
+    scripts, steps = [0] if session.alone else sides, (1, max(model.lengths))  # one script that trains twice has both
+    settings = {
+        side: replace(session.settings(side), close_up=(steps,), losses_only=True, begins=False) for side in scripts
+    }
+    run_scripts(session, list(settings.values()), [session.names[side] for side in scripts])
+    folders = [Path(settings[0 if session.alone else side].folder) for side in sides]
     traces = [model.traces[side] for side in sides]
     return [read_close_up(folder, each.number, each.order) for folder, each in zip(folders, traces, strict=True)]
 
