@@ -156,3 +156,15 @@ def test_an_optimizer_that_is_built_early_keeps_the_weights_that_training_begins
             assert np.array_equal(made, slow[-1]) == begins
             np.testing.assert_array_equal(model.layers[0].kernel.numpy(), slow[-1])
     np.testing.assert_array_equal(*slow)
+
+
+def test_sums_of_gradients_are_not_given_a_models_initial_weights(tensorflow: Any, tmp_path: Path) -> None:
+    kernels = []
+    for begins in (True, False):
+        with watched(tmp_path, own=(), begins=begins):
+            model = column()
+            sums = [tf.Variable(tf.zeros_like(each)) for each in model.trainable_variables]  # trainable by default
+            model(tf.ones((2, 2)))
+            assert not any(np.any(each.numpy()) for each in sums)
+            kernels.append(model.layers[0].kernel.numpy())
+    np.testing.assert_array_equal(*kernels)

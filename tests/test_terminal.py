@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ from compare.naming import Code
 from compare.options import request
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
 from compare.records.run_json import INTERRUPTED, RunJson
-from compare.reporting import html, plots
-from compare.reporting.live import console_for, progress_line
+from compare.reporting import html, live, plots
+from compare.reporting.live import console_for, progress_line, waiting
 from compare.reporting.sentences import sentence
 from compare.reporting.tables import epoch_table, print_table
 from compare.reporting.terminal import (
@@ -150,6 +151,18 @@ def test_a_watcher_sees_that_weights_are_equal_until_they_differ() -> None:
     shown = printed(terminal=True)
     assert "weights equal" in shown and "left  weights differ" in shown
     assert "\x1b[" in shown and "\x1b[" not in printed(terminal=False)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_in_a_log_it_is_said_now_and_then_what_is_waited_for(monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
+    monkeypatch.setattr(live, "SECONDS_PER_LINE", 0.05)
+    file = io.StringIO()
+    with waiting(console_for(file, quiet=quiet), "my_loop.py: step 3"):
+        time.sleep(0.5)
+    said = file.getvalue()
+    assert (said == "") if quiet else said.startswith("my_loop.py: step 3 … 0 s\n")
+    time.sleep(0.2)
+    assert file.getvalue() == said
 
 
 @pytest.mark.parametrize("columns", [20, 39, 79, 99, 119, 200])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 REFRESHES_PER_SECOND = 4
+SECONDS_PER_LINE = 60.0
+"""How often it is said what one waits for where no line can move, as in the log of a CI job."""
 UNLIMITED = 10_000
 """Columns of a file or pipe: nothing that is printed there is cut."""
 SPINNER, FULL, EMPTY = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "━", "─"
@@ -32,6 +35,10 @@ def console_for(file: TextIO, *, quiet: bool) -> Console:
     return console
 
 
+def _moves(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal and not console.quiet
+
+
 Line = Callable[[int], str]
 """Gives a line for a number of columns; called in another thread."""
 
@@ -39,7 +46,7 @@ Line = Callable[[int], str]
 @contextmanager
 def live_line(console: Console, *lines: Line) -> Iterator[None]:
     """Shows lines below what is printed, drawn again four times a second; does nothing where no terminal is."""
-    if not console.is_terminal or console.is_dumb_terminal or console.quiet:
+    if not _moves(console):
         yield
         return
 
@@ -66,17 +73,31 @@ def live_line(console: Console, *lines: Line) -> Iterator[None]:
 
 @contextmanager
 def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
-    """Shows in a terminal what the user waits for, in a few words or a function that gives them, and since when."""
-    began = time.monotonic()
+    """Shows what the user waits for, in a few words or a function that gives them, and since when.
+
+    In a terminal the line moves; elsewhere it is printed once a minute.
+    """
+    began, over = time.monotonic(), threading.Event()
 
     def line(columns: int) -> str:
         seconds = time.monotonic() - began
         spinner = SPINNER[int(seconds * REFRESHES_PER_SECOND) % len(SPINNER)]
-        words = what if isinstance(what, str) else what()
-        return f"{spinner} {_shortened(words, columns - 12)} … {seconds:.0f} s"
+        return f"{spinner} {_shortened(words(), columns - 12)} … {seconds:.0f} s"
 
-    with live_line(console, line):
-        yield
+    def words() -> str:
+        return what if isinstance(what, str) else what()
+
+    def each_minute() -> None:
+        while not over.wait(SECONDS_PER_LINE):
+            console.print(f"{words()} … {time.monotonic() - began:.0f} s")
+
+    if not (_moves(console) or console.quiet):
+        threading.Thread(target=each_minute, daemon=True).start()
+    try:
+        with live_line(console, line):
+            yield
+    finally:
+        over.set()
 
 
 def progress_line(columns: int, head: str, fraction: float, rate: float | None, left: float | None, note: str) -> str:

@@ -232,6 +232,7 @@ class InitialWeights:
         if self._aside or not tf.executing_eagerly() or tf.distribute.has_strategy():
             return
         if variable.trainable and variable.dtype.is_floating:
+            self.look()  # a model's weights come before what is made for them, such as sums of its gradients
             self._roots.append(weakref.ref(variable))
             self.begin([variable])
             self.restart([variable])
