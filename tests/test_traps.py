@@ -12,6 +12,7 @@ from test_check_report import REPORTING_IDS, TRAINING_IDS
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
+from compare.check.used import ALONE, SCRIPT, SCRIPT_ALONE, Used
 from scripts.pages import traps
 
 FOLDER = Path(__file__).resolve().parents[1] / "reports" / "traps"
@@ -86,3 +87,17 @@ def test_a_curve_without_numbers_can_be_drawn(tmp_path):
 def test_a_cause_that_was_not_measured_is_told_with_the_command(tmp_path):
     with pytest.raises(LookupError, match="--only loss-summed"):
         traps.Shown(traps.read(tmp_path), "loss-summed")
+
+
+def test_texts_for_plain_scripts_name_no_method_of_a_run():
+    for cause in CATALOGUE.values():
+        if cause.recorded or cause.kind == REPORTING:  # which two scripts are told
+            texts = [cause.wrong, *(cause.remedy_for(Used(frozenset((SCRIPT, *more)))) for more in ((), (ALONE,)))]
+            assert not [text for text in texts if re.search(r"(?<!strategy\.)\brun\.|run_", text)], cause.id
+    reset = CATALOGUE["metrics-not-reset"]
+    assert "fit" not in reset.symptom + reset.explanation, "two loops are told the same"
+    assert "metrics" not in reset.remedy_for(SCRIPT_ALONE), "only a Run has such a list"
+
+
+def test_the_page_names_the_command_as_it_is_today():
+    assert "<code>fit-vs-loop check</code>" in PAGE and "compare.py --check" not in PAGE

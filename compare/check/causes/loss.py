@@ -733,7 +733,7 @@ CAUSES = (
         id="label-smoothing-missing",
         stages=(LOSS,),
         symptom="The loop's loss is lower than fit's from the first step on, and its predictions become more certain.",
-        explanation="The experiment's loss smooths its labels; the loop computes the loss by itself, without that.",
+        explanation="fit's loss smooths its labels; the loop computes the loss by itself, without that.",
         wrong="loss = tf.nn.softmax_cross_entropy_with_logits(y, predictions)",
         remedy="per_example = loss_object.call(y, predictions)  # the loss of run.build() smooths the labels",
         recognised="Every step's gradient matches that of the experiment's loss with label_smoothing=0.",

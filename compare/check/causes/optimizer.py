@@ -506,9 +506,9 @@ CAUSES = (
         id="optimizer-differs",
         stages=(UPDATE, STATE),
         symptom="Training is faster, slower or less stable than with fit, from the same gradients.",
-        explanation="The loop creates its own optimizer, changes a hyperparameter of the experiment's, applies it "
+        explanation="The loop creates an optimizer of its own, or changes a hyperparameter of fit's, applies it "
         "twice in a step, or goes on with one that has made steps before.",
-        wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
+        wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # fit's is Adam()",
         remedy=f"{OWN_OPTIMIZER}\n{OF_EMA}",
         remedies={
             f"{SCRIPT} {AVERAGES}": f"{OPTIONS_OF_FIT}\n{TAKEN}",
@@ -528,7 +528,7 @@ CAUSES = (
         id="learning-rate-schedule-missing",
         stages=(UPDATE,),
         symptom="The first step is equal; later the loop's steps are larger than fit's.",
-        explanation="The loop keeps the learning rate of the first step; the experiment's learning rate changes.",
+        explanation="The loop keeps the learning rate of the first step; fit's learning rate changes.",
         wrong="optimizer = tf.keras.optimizers.Adam(float(optimizer.learning_rate))  # its current value, as a "
         "constant",
         remedy="model, optimizer, loss_object, metrics = run.build()  # the optimizer has the schedule\n"

@@ -10,7 +10,7 @@ import numpy as np
 from compare.check.causes.base import REPORTING, Cause, Measurement, Reported, Variant
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import CLOSE
-from compare.check.used import ALONE
+from compare.check.used import ALONE, SCRIPT
 from compare.records import Record
 from compare.watch.reported_logs import names_by_metric
 from compare.watch.trace import ON_BATCHES, Measured, Trace
@@ -210,12 +210,15 @@ CAUSES = (
     Cause(
         id="metrics-not-reset",
         kind=REPORTING,
-        symptom="The first epoch is equal; after that, a metric lags behind fit's.",
+        symptom="The first epoch is equal; after that, a metric lags behind the other side's.",
         explanation="A Keras metric accumulates until it is reset. Without a reset, later epochs report a mean over "
         "all epochs so far; a metric used in both training and validation mixes the two.",
-        wrong="for epoch in run.epochs:\n    for batch in dataset: ...  # updates metric\n    print(metric.result())",
+        wrong="for epoch in epochs:\n    for batch in dataset: ...  # updates metric\n    print(metric.result())",
         remedy="for metric in metrics:\n    metric.reset_state()  # after every epoch, and before validation",
-        remedies={ON_BATCHES: MEAN_OF_CALLS},
+        remedies={
+            ON_BATCHES: MEAN_OF_CALLS,
+            SCRIPT: "metric.reset_state()  # each metric: after every epoch, and before validation",
+        },
         recognised="Each reported number is recomputed from the loop's own weights; it matches if the metric still "
         "holds earlier values: its own earlier epochs or, in validation, the training examples.",
         met='"Incorrect use of tf.Metrics?", https://github.com/lucasjinreal/tfboys/issues/1\n'
