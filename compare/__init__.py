@@ -282,7 +282,7 @@ def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None
         except (RequestError, NoVerdictError) as error:
             raise error.with_traceback(None) from None  # its text says it all
         if EXIT_STATUS[result.verdict]:
-            raise AssertionError(str(result))
+            raise AssertionError(result.in_test())
 
 
 def report(epoch: int = 0, **metrics: float) -> None:

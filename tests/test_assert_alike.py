@@ -96,7 +96,7 @@ def test_a_failure_shows_the_users_test_alone(tensorflow, monkeypatch):
     assert [path.name for path in shown] == ["test_assert_alike.py"]
 
 
-def test_a_failure_is_five_lines_with_what_to_do():
+def test_a_failure_is_six_lines_with_what_to_do_the_cause_first():
     first = Finding(
         "loss-scaled",
         "",
@@ -110,6 +110,7 @@ def test_a_failure_is_five_lines_with_what_to_do():
     training = Training("different", None, Difference(1, 1), 3)
     found = Comparison("loop", training, Reporting(None, {}), causes=(first, second), not_applicable=skipped)
     assert in_short(Verdict.of("fit", [found], scope="check")).splitlines() == [
+        "different: loss-scaled (in loop)",
         "different: loop does not train like fit: their weights differ from step 1 of epoch 1 on.",
         "  cause: loss-scaled (in loop): the loss is twice that of fit.",
         "    at bad.py:15: loss",

@@ -150,8 +150,10 @@ def test_two_commits_are_compared_and_the_repository_stays_as_it_was(
     script = repository / "code" / "train.py"
     script.write_text("raise SystemExit('changes that are not committed')")
     before = git(repository, "status", "--porcelain"), git(repository, "worktree", "list")
-    with pytest.raises(AssertionError, match="different: train-HEAD does not train like train-HEAD-1"):
+    with pytest.raises(AssertionError, match="different: train-HEAD does not train like train-HEAD-1") as told:
         assert_scripts_alike(script, commits=["HEAD~1", "HEAD"])
+    summary = str(told.value).splitlines()[0]
+    assert summary == "different: optimizer-differs (in train-HEAD)", "pytest's summary has the first line only"
     (folder,) = (path.parent for path in tmp_path.glob("*/verdict.json"))
     found = compare.load(folder).details
     (entry,) = found["comparisons"]

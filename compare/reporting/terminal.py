@@ -326,6 +326,12 @@ def as_text(verdict: Verdict) -> str:
     return text.getvalue().strip()
 
 
+def headline(verdict: Verdict) -> list[str]:
+    """The worst result with its first cause as a line short enough for pytest's summary; none without a cause."""
+    worst, *_ = worst_first(verdict)
+    return [f"{worst.verdict}: {cause.id}" + f" (in {cause.side})" * bool(cause.side) for cause in worst.causes[:1]]
+
+
 def in_short(verdict: Verdict) -> str:
     """What a failed assertion says of the worst comparison: the result, where, and its first cause with the remedy.
 
@@ -335,7 +341,8 @@ def in_short(verdict: Verdict) -> str:
     first, others = worst.causes[:1], [cause.id for cause in worst.causes[1:]]
     shown = causes(replace(worst, causes=first, evidence=() if first else (worst.evidence or ())[:3]))
     inside = stage_sentence(worst, verdict.reference)
-    text = [f"{worst.verdict}: {sentence(worst, verdict.reference)}.", *[f"{inside}."] * bool(inside), *shown]
+    said = f"{worst.verdict}: {sentence(worst, verdict.reference)}."
+    text = [*headline(verdict), said, *[f"{inside}."] * bool(inside), *shown]
     return "\n".join([*text, *[f"  also found: {', '.join(others)} (fit-vs-loop check says more)"] * bool(others)])
 
 
