@@ -158,6 +158,17 @@ def test_an_optimizer_that_is_built_early_keeps_the_weights_that_training_begins
     np.testing.assert_array_equal(*slow)
 
 
+def test_a_model_may_make_a_variable_before_keras_knows_it(tensorflow: Any, tmp_path: Path) -> None:
+    class Early(keras.Model):
+        def __init__(self) -> None:
+            scale = tf.Variable(2.0)
+            super().__init__()
+            self.scale = scale
+
+    with watched(tmp_path, own=()):
+        assert float(Early().scale) == 2.0
+
+
 def test_sums_of_gradients_are_not_given_a_models_initial_weights(tensorflow: Any, tmp_path: Path) -> None:
     kernels = []
     for begins in (True, False):

@@ -261,8 +261,8 @@ class InitialWeights:
             self._roots.append(weakref.ref(layer))
 
     def roots(self) -> list[Any]:
-        """The models and layers that exist, in their order."""
-        return [root for root in self._there() if not isinstance(root, tf.Variable) and root.built]
+        """The built models and layers, in their order; a model that is just being made has no ``built`` yet."""
+        return [each for each in self._there() if not isinstance(each, tf.Variable) and getattr(each, "built", False)]
 
     def variables(self) -> list[Any]:
         """The script's own variables that exist, in their order."""
