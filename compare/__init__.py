@@ -267,12 +267,13 @@ def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None
         options: other options of ``run`` that scripts have.
 
     Raises:
-        AssertionError: when they do not train and report alike; the message says what the terminal says.
+        AssertionError: when they do not train and report alike; the message is the cause and what the terminal says.
         RequestError: when a script, an interpreter or a commit does not exist.
         NoVerdictError: when a script fails, or trains nothing.
     """
     import tempfile  # noqa: PLC0415 (lazy)
 
+    from compare.reporting.terminal import headline  # noqa: PLC0415 (lazy)
     from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
     __tracebackhide__ = True
@@ -282,7 +283,7 @@ def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None
         except (RequestError, NoVerdictError) as error:
             raise error.with_traceback(None) from None  # its text says it all
         if EXIT_STATUS[result.verdict]:
-            raise AssertionError(result.in_test())
+            raise AssertionError("\n".join([*headline(result.verdict, result.causes), str(result)]))
 
 
 def report(epoch: int = 0, **metrics: float) -> None:

@@ -157,10 +157,10 @@ def test_a_watcher_sees_that_weights_are_equal_until_they_differ() -> None:
 def test_in_a_log_it_is_said_now_and_then_what_is_waited_for(monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
     monkeypatch.setattr(live, "SECONDS_PER_LINE", 0.05)
     file = io.StringIO()
-    with waiting(console_for(file, quiet=quiet), "my_loop.py: step 3"):
+    with waiting(console_for(file, quiet=quiet), "my_loop [1].py: step 3"):
         time.sleep(0.5)
     said = file.getvalue()
-    assert (said == "") if quiet else said.startswith("my_loop.py: step 3 … 0 s\n")
+    assert (said == "") if quiet else said.startswith("my_loop [1].py: step 3 … 0 s\n")
     time.sleep(0.2)
     assert file.getvalue() == said
 

@@ -13,9 +13,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from compare.naming import printable
+
 REFRESHES_PER_SECOND = 4
 SECONDS_PER_LINE = 60.0
-"""How often it is said what one waits for where no line can move, as in the log of a CI job."""
+"""Between lines that say what is being waited for, where no line can move, as in the log of a CI job."""
 UNLIMITED = 10_000
 """Columns of a file or pipe: nothing that is printed there is cut."""
 SPINNER, FULL, EMPTY = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "━", "─"
@@ -77,27 +79,33 @@ def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
 
     In a terminal the line moves; elsewhere it is printed once a minute.
     """
-    began, over = time.monotonic(), threading.Event()
+    began = time.monotonic()
+
+    def words() -> str:
+        return what if isinstance(what, str) else what()
 
     def line(columns: int) -> str:
         seconds = time.monotonic() - began
         spinner = SPINNER[int(seconds * REFRESHES_PER_SECOND) % len(SPINNER)]
         return f"{spinner} {_shortened(words(), columns - 12)} … {seconds:.0f} s"
 
-    def words() -> str:
-        return what if isinstance(what, str) else what()
+    if console.quiet or _moves(console):
+        with live_line(console, line):
+            yield
+        return
+    over = threading.Event()
 
     def each_minute() -> None:
         while not over.wait(SECONDS_PER_LINE):
-            console.print(f"{words()} … {time.monotonic() - began:.0f} s")
+            console.print(Text(printable(f"{words()} … {time.monotonic() - began:.0f} s")), soft_wrap=True)
 
-    if not (_moves(console) or console.quiet):
-        threading.Thread(target=each_minute, daemon=True).start()
+    thread = threading.Thread(target=each_minute, daemon=True)
+    thread.start()
     try:
-        with live_line(console, line):
-            yield
+        yield
     finally:
         over.set()
+        thread.join()  # nothing is said of it after its end
 
 
 def progress_line(columns: int, head: str, fraction: float, rate: float | None, left: float | None, note: str) -> str:

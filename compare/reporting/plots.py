@@ -139,11 +139,7 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
     lines = sentences(verdict)
     if len(lines) > 4:
         lines[3:] = [f"and {len(lines) - 3} more, see verdict.json"]
-    causes = [
-        cause.id + (f" (in {cause.side})" if cause.side else "")
-        for each in verdict.comparisons
-        for cause in each.causes
-    ]
+    causes = [cause.label for each in verdict.comparisons for cause in each.causes]
     if causes:
         lines.append(f"cause{'s' * (len(causes) > 1)}: {', '.join(dict.fromkeys(causes))}")
     return lines

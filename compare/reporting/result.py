@@ -13,7 +13,7 @@ from compare.check.causes.base import REPORTING
 from compare.records import read_rows, read_verdict
 from compare.reporting.run_files import usable
 from compare.reporting.sentences import worst_first
-from compare.reporting.terminal import as_text, headline
+from compare.reporting.terminal import as_text
 from compare.verdict.model import Comparison, Difference, Finding, Verdict
 from compare.verdict.outcomes import EXIT_STATUS
 
@@ -97,10 +97,6 @@ class Result:
     def __str__(self) -> str:
         """What the terminal says at the end of a comparison."""
         return as_text(self._verdict)
-
-    def in_test(self) -> str:
-        """What a failed test says: the cause, as pytest's summary shows the first line only, and all of the above."""
-        return "\n".join([*headline(self._verdict), str(self)])
 
     @property
     def metrics(self) -> pd.DataFrame:

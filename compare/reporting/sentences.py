@@ -273,8 +273,7 @@ def causes(comparison: Comparison) -> list[str]:
     """The terminal lines on a comparison's causes with evidence and remedy; without a cause, on the evidence."""
     lines = []
     for cause in comparison.causes:
-        side = f" (in {cause.side})" if cause.side else ""
-        lines += [f"  cause: {cause.id}{side}: {cause.evidence}."]
+        lines += [f"  cause: {cause.label}: {cause.evidence}."]
         source, advice = cause.source, cause.remedy.splitlines()
         if source is not None and source.instead:
             advice = [f"at {source.file}:{source.line}:", f"- {source.text}", f"+ {source.instead}"]

@@ -33,7 +33,7 @@ from compare.reporting.sentences import (
     worst_first,
 )
 from compare.verdict.exact import unequal
-from compare.verdict.model import Verdict
+from compare.verdict.model import Finding, Verdict
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL
 
 
@@ -326,10 +326,9 @@ def as_text(verdict: Verdict) -> str:
     return text.getvalue().strip()
 
 
-def headline(verdict: Verdict) -> list[str]:
-    """The worst result with its first cause as a line short enough for pytest's summary; none without a cause."""
-    worst, *_ = worst_first(verdict)
-    return [f"{worst.verdict}: {cause.id}" + f" (in {cause.side})" * bool(cause.side) for cause in worst.causes[:1]]
+def headline(verdict: str, causes: Sequence[Finding]) -> list[str]:
+    """The verdict and the first cause in a line, since pytest's summary shows one only; none without a cause."""
+    return [f"{verdict}: {cause.label}" for cause in causes[:1]]
 
 
 def in_short(verdict: Verdict) -> str:
@@ -342,7 +341,7 @@ def in_short(verdict: Verdict) -> str:
     shown = causes(replace(worst, causes=first, evidence=() if first else (worst.evidence or ())[:3]))
     inside = stage_sentence(worst, verdict.reference)
     said = f"{worst.verdict}: {sentence(worst, verdict.reference)}."
-    text = [*headline(verdict), said, *[f"{inside}."] * bool(inside), *shown]
+    text = [*headline(worst.verdict, first), said, *[f"{inside}."] * bool(inside), *shown]
     return "\n".join([*text, *[f"  also found: {', '.join(others)} (fit-vs-loop check says more)"] * bool(others)])
 
 

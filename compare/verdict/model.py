@@ -179,6 +179,11 @@ class Finding:
     source: Source | None = None
 
     @property
+    def label(self) -> str:
+        """Its id with the side that it is in: ``loss-scaled (in loop)``."""
+        return self.id + f" (in {self.side})" * bool(self.side)
+
+    @property
     def metrics(self) -> list[str]:
         """The reported numbers that it concerns, as far as they were measured."""
         parts = [self.measurements, *self.measurements.get("parts", ())]
