@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type
 
 from compare.errors import NoVerdictError, RequestError
 from compare.experiment import Experiment
-from compare.naming import renamed
+from compare.naming import renamed, shown_path
 from compare.option import Converted
 from compare.options import MODES, OPTIONS, Options
 from compare.request import Request, Task
@@ -193,10 +193,10 @@ def load(folder: str | Path) -> Result:
     try:
         word = read_verdict(folder / "verdict.json")["verdict"]
         if word not in [*EXIT_STATUS]:
-            raise RequestError(f"{folder / 'verdict.json'}: damaged, it has no verdict")
+            raise RequestError(f"{shown_path(folder / 'verdict.json')}: damaged, it has no verdict")
         verdict_of(folder), read_rows(folder)  # whatever else is damaged is said now
     except RecordError as error:
-        raise RequestError(f"{folder}: no run with a verdict is there: {error}") from None
+        raise RequestError(f"{shown_path(folder)}: no run with a verdict is there: {error}") from None
     return Result(folder, word)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,7 +37,7 @@ class ShortCheck(Task):
 
     word: ClassVar[str] = "check"
     title: ClassVar[str] = "in a short check"
-    hidden: ClassVar[tuple[str, ...]] = ("epochs",)  # --check is added to the command of a full training
+    ignored: ClassVar[str] = "epochs"
 
     @property
     def _length(self) -> str:
@@ -47,6 +48,7 @@ class ShortCheck(Task):
 class Trained(Task):
     """What full trainings and studies share."""
 
+    epochs: int = number(10, "number of epochs", most=1_000_000)
     iteration: str | None = option(
         None,
         "how loop iterates over an epoch: a Python for over batches, an iterator inside a tf.function, or the whole "
@@ -83,6 +85,13 @@ class Trained(Task):
         group=RESULTS,
     )
     keep_checkpoints: int = number(3, "keep each trainer's last N checkpoints", rare=True, group=RESULTS)
+    tensorboard: bool = switch(
+        "also write a TensorBoard log to DIR/NAME/tensorboard while training",
+        more="one curve per trainer, the weight gap per step, the verdict as text",
+        may_change=True,
+        rare=True,
+        group=RESULTS,
+    )
     resume: bool = switch(
         "continue an interrupted comparison: give the same options, and its --name if it had one",
         may_change=True,
@@ -104,11 +113,17 @@ class Trained(Task):
                 "--iteration function makes all steps of an epoch in one call, not --steps-per-execution "
                 f"{self.steps_per_execution}: leave one of them out"
             )
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         if self.baseline is not None:
             if not (self.baseline / "metrics.csv").is_file():
                 why = "no recorded comparison is there (a folder with a metrics.csv)"
                 raise RequestError(f"--baseline {self.baseline}: {why}")
             self._set("baseline", absolute(self.baseline))  # it is read again after training, and with the reports
+
+    @property
+    def _length(self) -> str:
+        return f"{self.epochs}-epochs"
 
     @property
     def goes_on(self) -> bool:

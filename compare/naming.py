@@ -153,6 +153,13 @@ def margin(text: str) -> tuple[str, float, bool]:
     return metric, number, relative
 
 
+def refuse_margins(texts: Iterable[str], trainer: str, reported: Collection[str]) -> None:
+    """Refuses margins for metrics that the reference does not report."""
+    for text in texts:
+        if (metric := margin(text)[0]) not in reported:
+            raise RequestError(f"--margin {text}: {trainer} reports no {metric}, but {', '.join(reported)}")
+
+
 def some(names: Sequence[str]) -> str:
     """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

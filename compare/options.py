@@ -38,7 +38,9 @@ class Options(Training, Study, ShortCheck, Scripts, Logs):
         mode = mode_of(vars(self))
         own = options_of(mode)
         for name, option in OPTIONS.items():
-            if name not in own and name != mode.word and getattr(self, name) != option.default:
+            if name in own or name in (mode.word, mode.ignored):
+                continue
+            if getattr(self, name) != option.default:
                 raise RequestError(refusal(name, mode))
         return mode(**{name: getattr(self, name) for name in own}, here=self.here)
 

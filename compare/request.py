@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -72,8 +71,8 @@ class Request:
     """The subcommand, and the keyword of ``compare.run``, that choose the mode; the full training has none."""
     title: ClassVar[str] = ""
     """What the mode is called in messages."""
-    hidden: ClassVar[tuple[str, ...]] = ()
-    """Options that mean nothing in it and are taken all the same."""
+    ignored: ClassVar[str] = ""
+    """An option of the full training that may stay where the mode is asked for by an option, as by ``--check``."""
 
     reports: Converted[str | Path, Path] = option(
         Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path, may_change=True, group=RESULTS
@@ -194,8 +193,9 @@ class Margins(Request):
 
     def _refuse(self) -> None:
         super()._refuse()
-        for text in ("",) if self.margin == () else self.margin or ():
-            margin(text)
+        metrics = [margin(text)[0] for text in (("",) if self.margin == () else self.margin or ())]
+        if twice := next((each for each in metrics if metrics.count(each) > 1), None):
+            raise RequestError(f"--margin has two values for {twice}: give one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,19 +249,11 @@ class Task(Replicas):
     keras: int = option(
         keras_of_the_environment, "generation of Keras; 2 is tf-keras", metavar="3|2", kind=int, choices=(3, 2)
     )
-    epochs: int = number(10, "number of epochs", most=1_000_000)
     batch_size: int = number(64, "examples per replica and step", most=2**31 - 1)
     seed: int = number(0, "seed of weights and order of examples", least=0, most=2**32 - 1)
     train_examples: int | None = number(None, "use only the first N training examples, for short trials", shown="all")
     data_dir: MaybePath = option(
         None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path, rare=True
-    )
-    tensorboard: bool = switch(
-        "also write a TensorBoard log to DIR/NAME/tensorboard while training",
-        more="one curve per trainer, the weight gap per step, the verdict as text",
-        may_change=True,
-        rare=True,
-        group=RESULTS,
     )
 
     def _refuse(self) -> None:
@@ -291,8 +283,6 @@ class Task(Replicas):
             )
         if self.sizes and self.of_one_size:
             raise RequestError("--replicas with two numbers is for a full training with one seed, and for scripts")
-        if self.tensorboard and find_spec("tensorboard") is None:
-            raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         super()._refuse()
 
     @property
@@ -310,7 +300,8 @@ class Task(Replicas):
 
     @property
     def _length(self) -> str:
-        return f"{self.epochs}-epochs"
+        """How long it trains, for the name of its folder."""
+        raise NotImplementedError
 
     def default_name(self) -> str:
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]

@@ -28,6 +28,11 @@ def task(old: str, new: str) -> Callable[[Path], None]:
     return lambda folder: edit(folder / "task.py", old, new)
 
 
+def field(text: str) -> Callable[[Path], None]:
+    """Gives the user's experiment one more field."""
+    return task("    build_loss=build_loss,", f"    build_loss=build_loss,\n    {text},")
+
+
 def loop(old: str, new: str) -> Callable[[Path], None]:
     """Makes a mistake in the user's loop."""
     return lambda folder: edit(folder / "loop.py", old, new)
@@ -49,6 +54,12 @@ def run_json(**changes: object) -> Callable[[Path], None]:
         write_checked(path, content)
 
     return make
+
+
+def unfinished(folder: Path) -> None:
+    """Makes the old run's loop one that has not ended."""
+    path = folder / "reports" / "old" / "records" / "loop-seed0.json"
+    write_checked(path, {name: value for name, value in read_checked(path).items() if name != "end"})
 
 
 def written(name: str, content: str | bytes) -> Callable[[Path], None]:
@@ -82,6 +93,7 @@ def nothing(folder: Path) -> None:
 
 DATA = ["--experiment", "fashion-mnist", "--data-dir", f"{FOLDER}/data"]
 OLD = ["--experiment", f"{FOLDER}/task.py", "--strategy", "default", "--epochs", "1", "--name", "old"]
+AGAINST_OLD = [*OLD[:-2], "--baseline", f"{FOLDER}/reports/old"]
 CLUSTER = ["--strategy", "multi-worker"]
 
 TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
@@ -126,6 +138,11 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (["--reports", "", *MY_TASK], nothing, "give a folder"),
     (["--margin", "val_loss=0.1"], nothing, "add --seeds N"),
     (["--margin", "val_loss", "--seeds", "2"], nothing, "give METRIC=VALUE"),
+    (
+        [*MY_TASK, "--seeds", "2", "--margin", "accuracy=1", "nosuch=1"],
+        nothing,
+        "--margin nosuch=1: fit reports no nosuch, but loss, accuracy, val_loss, val_accuracy",
+    ),
     (["--jobs", "2"], nothing, "add --seeds N"),
     (["--jobs", "0", "--seeds", "2"], nothing, "at least 1"),
     (["--backend", "slurm", "--seeds", "2"], nothing, "there are local, dask"),
@@ -133,6 +150,8 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (["--check", "--seeds", "2"], nothing, "leave it out"),
     (["--check", "--resume"], nothing, "no meaning in a short check"),
     (["check", "--export"], nothing, "no meaning in a short check"),
+    (["check", "--epochs", "3"], nothing, "--epochs has no meaning in a short check"),
+    (["--tensorboard", "--check"], nothing, "--tensorboard has no meaning in a short check"),
     (["--export", "--seeds", "2"], nothing, "no meaning in a study"),
     (["--checkpoint-every", "-1"], nothing, "at least 0"),
     (["--keep-checkpoints", "0"], nothing, "at least 1"),
@@ -154,6 +173,16 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (MY_TASK, task("layers.Dense(2)", "layers.Flatten()"), "to train"),
     (MY_TASK, task("return tf.keras.optimizers.SGD(0.1)", "return None"), "it must return a tf.keras.optimizers"),
     ([*MY_TASK, "--data-dir", FOLDER], nothing, "built-in experiments"),
+    (MY_TASK, task('name="task"', "name=7"), "the experiment's name is 7: give a text"),
+    (MY_TASK, task('name="task"', "name='a\\x1b[0m'"), "name is 'a\\x1b[0m': give a text in one printable line"),
+    (MY_TASK, field("class_weight=[1]"), "class_weight is [1]: give a dict"),
+    (MY_TASK, field("class_weight={'a': 1}"), "class_weight is {'a': 1}: give a dict"),
+    (MY_TASK, field("class_weight={0: 1e999}"), "class_weight is {0: inf}: give a dict"),
+    (MY_TASK, field("class_weight={}"), "class_weight is {}: give a dict"),
+    (MY_TASK, field("loss_weights='x'"), "loss_weights is 'x': give numbers"),
+    (MY_TASK, field("loss_weights=[1.0, 2.0]"), "does not match the training data or the loss"),
+    (MY_TASK, field("loss_weights={1.0, 2.0}"), "loss_weights is {1.0, 2.0}: give numbers"),
+    (MY_TASK, field("notes='two'"), "notes is 'two': give a tuple of texts"),
     # A user's loop.
     ([*MY_TASK, "--trainers", "fit", f"{FOLDER}/gone.py:MyLoop"], nothing, "gone.py"),
     ([*MY_TASK, "--trainers", "fit", f"{FOLDER}/loop.py"], nothing, "name the trainer after a colon"),
@@ -183,10 +212,24 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     ([*OLD, "--resume"], run_json(seed=5), "the run began with --seed 5"),
     ([*OLD, "--resume"], run_json(trainers=["fit", "tutorial"]), "the run began with --trainers"),
     (
-        ["--baseline", f"{FOLDER}/reports/old"],
+        AGAINST_OLD,
         written("reports/old/records/x-seed0.json", "{"),
         "x-seed0.json: cannot be read as JSON",
     ),
+    (AGAINST_OLD, run_json(scripts=["a.py"]), "it compares scripts; give the folder of a comparison of trainers"),
+    (AGAINST_OLD, run_json(logs=["a.csv", "b.csv"]), "it compares logs; give"),
+    (
+        [*AGAINST_OLD, "--trainers", "train-step", "tutorial"],
+        nothing,
+        "its trainers are fit and loop, here train-step and tutorial: only the same names are compared",
+    ),
+    ([*AGAINST_OLD, "--seed", "5"], nothing, "it has trained with seed 0, not 5: give --seed 0"),
+    ([*AGAINST_OLD, "--epochs", "2"], nothing, "it has trained for 1 epoch(s), not 2: give --epochs 1"),
+    ([*AGAINST_OLD, "--batch-size", "5"], nothing, "its global batch has 10 examples, not 5"),
+    ([*AGAINST_OLD, "--train-examples", "30"], nothing, "its 40 training examples are not the 30 of this comparison"),
+    (AGAINST_OLD, task("default_rng(0)", "default_rng(1)"), "its 40 training examples are not the 40"),
+    (AGAINST_OLD, task("layers.Dense(2)", "layers.Dense(2, use_bias=False)"), "it has trained a model with other"),
+    (AGAINST_OLD, unfinished, "its loop has not finished: continue it with --resume, or leave loop out here"),
     (["--baseline", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
     (["--reports", f"{FOLDER}/task.py"], nothing, "cannot be written there"),
 ]

@@ -330,7 +330,7 @@ def test_help_of_all_options_is_asked_for_of_each_mode(capsys: pytest.CaptureFix
             parsed(arguments)
         said[" ".join(arguments)] = capsys.readouterr().out
     assert "--tensorboard" not in said["--help"] and "--tensorboard" in said["--help-all"]
-    assert "--tensorboard" in said["check --help-all"] and "--jit" not in said["check --help-all"]
+    assert "--tensorboard" not in said["check --help-all"] and "--jit" not in said["check --help-all"]
     assert said["--check --help-all"] == said["check --help-all"]
 
 
@@ -341,7 +341,7 @@ def test_help_of_all_options_is_asked_for_of_each_mode(capsys: pytest.CaptureFix
          ["--quiet", "--scripts", "a.py", "b.py", "--", "--x", "3"], Scripts),
         (["scripts", "a.py"], ["--scripts=a.py"], Scripts),
         (["check", "--seed", "3"], ["--seed", "3", "--check"], ShortCheck),
-        (["check", "--epochs", "3"], ["--epochs", "3", "--check"], ShortCheck),
+        (["check", "--seed", "3"], ["--seed", "3", "--epochs", "2", "--check"], ShortCheck),
         (["logs", "a.csv", "b.csv", "--margin", "loss=1%"], ["--logs", "a.csv", "b.csv", "--margin", "loss=1%"], Logs),
         (["--seed", "3"], ["--seeds", "1", "--seed", "3"], Training),
         (["--seeds", "3", "--jobs", "2"], ["--jobs", "2", "--seeds", "3"], Study),

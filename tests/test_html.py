@@ -776,7 +776,7 @@ def test_tensorboards_own_reader_finds_both_trainers_and_the_verdict(tmp_path: P
 
 
 def test_a_log_without_the_package_is_refused_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compare.request.find_spec", lambda name: None)
+    monkeypatch.setattr("compare.modes.find_spec", lambda name: None)
     with pytest.raises(compare.RequestError, match="pip install"):
         request(tensorboard=True)
 
@@ -865,6 +865,9 @@ def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
     for folder in (tmp_path, "a\0b"):
         with pytest.raises(compare.RequestError, match="no run with a verdict"):
             compare.load(folder)
+    with pytest.raises(compare.RequestError) as refused:
+        compare.load("a\x1b[31m\nb")
+    assert "a\\x1b[31m\\nb: no run" in str(refused.value) and str(refused.value).isprintable()
     write_checked(tmp_path / "run.json", {"options": {}})
     write_verdict(tmp_path / "verdict.json", {"verdict": "yes"})
     with pytest.raises(compare.RequestError, match="has no verdict"):

@@ -220,6 +220,8 @@ def test_a_margin_is_for_several_seeds(tmp_path: Path, capsys: pytest.CaptureFix
     assert (status, verdict["verdict"]) == (0, "alike")
     shutil.rmtree(tmp_path / "reports")
     capsys.readouterr()
+    said = refused(capsys, tmp_path, "--logs", *logs, "--margin", "nosuch=1")
+    assert "--margin nosuch=1: fit reports no nosuch, but " in said
     assert "--margin is for several seeds" in refused(
         capsys, tmp_path, "--logs", logs[0], logs[5], "--margin", "loss=1"
     )
@@ -333,6 +335,7 @@ def test_a_request_that_cannot_be_meant_is_one_line(tmp_path: Path, capsys: pyte
         (["--logs", fit, loop, "--scripts", "a.py", "b.py"], "--logs has no meaning with scripts"),
         (["--logs", fit, loop, "--seeds", "3"], "--seeds has no meaning with logs"),
         (["--logs", fit, loop, "--margin", "loss"], "give METRIC=VALUE"),
+        (["--logs", fit, csv(tmp_path / "red.csv", {"\x1b[31m": LOSS})], "'\\x1b[31m' cannot be the name of a column"),
     ]:
         assert message in refused(capsys, tmp_path, *arguments), arguments
     for name, numbers in (("fit", (0, 1)), ("loop", (1, 2))):

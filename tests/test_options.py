@@ -63,7 +63,7 @@ def test_every_option_of_the_command_is_one_of_python_and_the_other_way_round() 
         made = parser(mode, everything=True)
         names = {*vars(made.parse_args(files))}
         shown = set(re.findall(r"^  (?:-h, )?--([a-z0-9-]+)", made.format_help(), re.MULTILINE))
-        assert {name.replace("_", "-") for name in names - {*mode.hidden, mode.word}} == shown - {
+        assert {name.replace("_", "-") for name in names - {mode.word}} == shown - {
             "help", "help-all", "version",
         }  # fmt: skip
         assert names <= {*options_of(mode), *options_of(Study), mode.word}
@@ -358,6 +358,10 @@ def test_options_of_a_study_need_several_seeds(name: str) -> None:
 )
 def test_a_margin_is_a_metric_and_a_positive_number(margin: str) -> None:
     refused("--margin .*: give METRIC=VALUE or METRIC=VALUE%", margin=(margin,), seeds=3)
+
+
+def test_a_metric_has_one_margin() -> None:
+    refused("--margin has two values for val_loss: give one", margin=["val_loss=1", "mae=2", "val_loss=3%"], seeds=3)
 
 
 def test_margins_are_absolute_or_relative() -> None:

@@ -14,6 +14,7 @@ import pytest
 from compare import signals
 from compare.app import script_runs
 from compare.app.script_runs import START_METHOD, ScriptRunner, failure_of, last_line, start_method
+from compare.errors import RequestError
 from compare.watch.settings import Settings
 from compare.watch.trace import read_traces
 
@@ -26,6 +27,9 @@ def test_processes_are_forked_only_where_that_is_safe(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.delattr(os, "fork")
     assert start_method() == "spawn"
+    monkeypatch.setenv(START_METHOD, "thread")
+    with pytest.raises(RequestError, match=f"{START_METHOD} is 'thread': there are fork and spawn"):
+        start_method()
 
 
 ENDLESS = {

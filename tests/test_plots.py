@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -383,6 +384,19 @@ def test_pictures_can_be_drawn_in_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert all((folder / "comparison.png").exists() for folder in folders)
+
+
+@pytest.mark.parametrize("wanted", ["nonsense", "svg"])
+def test_files_are_drawn_whatever_backend_is_asked_for_which_stays_what_it_is(tmp_path: Path, wanted: str) -> None:
+    folder = recorded.identical(tmp_path / "run")
+    code = (
+        "import os, sys; from pathlib import Path; from compare.reporting import plots; plots.draw(Path(sys.argv[1]));"
+        "import matplotlib; print(os.environ['MPLBACKEND'], matplotlib.rcParams['backend'])"
+    )
+    environment = {**os.environ, "MPLBACKEND": wanted}
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == wanted and (done.stdout.split()[1] == wanted) == (wanted == "svg")
 
 
 def test_neither_tensorflow_nor_pyplot_is_needed(tmp_path: Path) -> None:

@@ -584,7 +584,7 @@ def test_numbers_without_records_are_those_that_were_judged(tmp_path: Path) -> N
     rows = read_rows(tmp_path)
     shutil.rmtree(tmp_path / "records")
     assert read_rows(tmp_path) == rows
-    with pytest.raises(RecordError, match="there are no fingerprints of 'fit', seed 0"):
+    with pytest.raises(RecordError, match=r"fit-seed0\.json: is missing"):
         read_records(tmp_path)
     metrics = tmp_path / "metrics.csv"
     whole = metrics.read_text()
@@ -701,6 +701,13 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path, monkeypatch: pytest.
     assert device.read_text() == ""
 
 
+def test_a_folder_in_the_place_of_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "verdict.json").mkdir()
+    with pytest.raises(RecordError, match=r"verdict\.json: a folder is in its place: remove it"):
+        replace_file(tmp_path / "verdict.json", b"{}")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "verdict.json"]
+
+
 def test_fingerprints_cut_anywhere_are_an_error(run: Path) -> None:
     """Every epoch in metrics.csv has ended, so that none of its fingerprints may be missing."""
     path = run / "records" / "fit-seed0.steps"
@@ -814,10 +821,13 @@ def test_missing_files_are_errors_where_something_relies_on_them(tmp_path: Path)
     with pytest.raises(RecordError, match=r"fit-seed0\.steps: is missing"):
         read_records(tmp_path)
     (tmp_path / "records" / "fit-seed0.json").unlink()
-    told = r"metrics\.csv: its rows of 'fit' match no checksum, neither in records nor in run\.json"
-    for read in (read_records, read_rows):
-        with pytest.raises(RecordError, match=told):
-            read(tmp_path)
+    told = [r"metrics\.csv: its rows of 'fit' match no checksum, neither in records nor in run\.json"]
+    told += [r"fit-seed0\.json: is missing, and with it the checksums of the rows of 'fit' in metrics\.csv"]
+    for text, trainers in zip(told, (["loop"], ["fit", "loop"]), strict=True):  # whether run.json knows of fit
+        RunJson(folder=tmp_path, options={}, trainers=trainers).save()
+        for read in (read_records, read_rows):
+            with pytest.raises(RecordError, match=text):
+                read(tmp_path)
 
 
 def test_damaged_and_missing_weights_are_an_error_for_those_who_need_them(tmp_path: Path) -> None:

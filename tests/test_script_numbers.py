@@ -131,6 +131,17 @@ def test_labels_that_met_every_prediction_in_a_metric_are_said_to_be_that(accura
     assert found == [{"kind": "share-of-pairs", "metric": "accuracy"}] * named
 
 
+@pytest.mark.parametrize(("logs", "named"), [([0.0], False), ([1.0], False), ([0.0, 0.5], True)])
+def test_a_number_that_is_0_or_1_throughout_is_no_evidence_of_pairs(logs: list[float], named: bool) -> None:
+    """A loss that nothing updates is 0, and so is the share of equal pairs where labels are no classes."""
+    info, of_share = {"true": 1, "predicted": 1}, {0.0: [0.3, 0.3], 0.5: [0.0, 0.3], 1.0: [0.0, 0.0]}
+    events = [Event("targets", 0, info, [np.float32(of_share[each]), np.float32([[0.1], [0.2]])]) for each in logs]
+    seen = CloseUp({number: [*step(1.0, 2), event] for number, event in enumerate(events, 1)})
+    loop: Any = SimpleNamespace(trainer="loop", logs={epoch: {"mine": each} for epoch, each in enumerate(logs, 1)})
+    found = evidence_on_numbers(loop, {"mine"}, seen, {}, list(range(1, len(logs) + 1)))
+    assert [each.as_json() for each in found] == [{"kind": "share-of-pairs", "metric": "mine"}] * named
+
+
 def measured(kind: str, true: list[int | None], predicted: list[int | None], *, by_fit: bool = False) -> Trace:
     """A training whose accuracy is measured so."""
     each = Measured("accuracy", kind, true, predicted, by_fit, 0)

@@ -161,10 +161,11 @@ def test_only_the_run_of_a_worker_that_dies_is_repeated(task: Path) -> None:
 
 
 def test_a_margin_for_what_nobody_reports_is_refused_as_soon_as_that_is_known(task: Path) -> None:
-    done = run(task, "Counted", "--seeds", "2", "--margin", "nosuch=1")
+    """Of fit that is before training; of another reference, when its first training has ended."""
+    done = run(task, "Counted", "--seeds", "2", "--margin", "nosuch=1", "--trainers", f"{task}:Counted", "fit")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "--margin nosuch=1: fit reports no nosuch, but loss" in line
+    assert "--margin nosuch=1: counted reports no nosuch, but loss" in line
 
 
 @pytest.mark.slow

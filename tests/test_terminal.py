@@ -218,6 +218,15 @@ def test_in_a_terminal_metrics_and_words_stay_whole_and_paths_and_code_can_be_co
     ]
 
 
+def test_a_terminal_without_a_width_has_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "0")
+    out = Terminal()
+    console = console_for(out, quiet=False)
+    tell(console, "word " * 40)
+    assert console.width == 80 and max(map(len, out.getvalue().splitlines())) <= 80
+
+
 def tables(width: int, terminal: bool, metrics: int = 10) -> list[str]:
     """What is printed of a table with so many metrics and a long name."""
     out = Terminal() if terminal else io.StringIO()
@@ -384,7 +393,7 @@ def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
 )
 def test_whether_a_failure_may_pass_does_not_depend_on_its_words(tmp_path: Path, error: Any, remedy: str) -> None:
     run = RunJson(folder=tmp_path, trainers=["fit", "mine"])
-    fail(run, "mine", error, Console(file=io.StringIO()))
+    fail(run, "mine", error, Console(file=io.StringIO()), own=True)
     (failure,) = run.failures or []
     assert failure["remedy"].startswith(remedy) and failure.get("may_pass", False) == ("fix" not in remedy)
 
@@ -399,7 +408,7 @@ def test_of_an_error_about_a_shape_the_numbers_are_left_out() -> None:
 @pytest.mark.parametrize(("others", "advice"), [([], ""), (["more"], ", or compare without it")])
 def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[str], advice: str) -> None:
     run, out = RunJson(folder=tmp_path, trainers=["fit", "mine", *others]), io.StringIO()
-    fail(run, "mine", ValueError("no"), Console(file=out, width=200))
+    fail(run, "mine", ValueError("no"), Console(file=out, width=200), own=True)
     assert run.failures == [{"side": "mine", "error": "ValueError: no", "remedy": f"fix your trainer mine{advice}"}]
     failed = not_comparable("mine", Failure(**run.failures[0]))
     told = f"mine and fit cannot be compared, because mine {{}}; fix your trainer mine{advice}"
@@ -421,7 +430,7 @@ def test_the_last_line_repeats_no_error_that_the_same_terminal_has_shown(
             raise ValueError("no")
         except ValueError as error:
             run = RunJson(folder=tmp_path, trainers=["fit", "mine"])
-            fail(run, "mine", error, console)
+            fail(run, "mine", error, console, own=True)
             run.save()
             raise
 

@@ -109,6 +109,19 @@ def test_an_interpreter_that_cannot_be_used_is_refused_in_one_line(tmp_path: Pat
         compared(tmp_path / "reports", script, python=[sys.executable] * 3)
 
 
+def test_an_interpreter_that_does_not_answer_is_ended_with_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compare.app.environments.SECONDS", 1)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path / 'pid'}\nwait\n")
+    python.chmod(0o755)
+    with pytest.raises(RequestError, match="this does not run as Python 3"):
+        versions_of(str(python))
+    listed = subprocess.run(["ps", "-o", "stat=", (tmp_path / "pid").read_text().strip()], stdout=subprocess.PIPE)
+    assert listed.stdout.strip() in (b"", b"Z"), "it has ended"
+
+
 def test_an_older_version_is_refused_with_the_one_that_is_needed(tmp_path: Path, environment: Environment) -> None:
     python = environment("old")
     (packages,) = Path(python).parents[1].glob("lib/python*/site-packages")

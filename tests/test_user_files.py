@@ -197,6 +197,7 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
         ),
         ("end_epoch(epoch", "end_epoch(epoch + 1", "run.end_epoch", "for epoch 2, but epoch 1 of 1..2 was expected"),
         ("{})", "{'loss': None})", "run.end_epoch", "takes a dict of metric name to float"),
+        ("{})", "{1: 2.0})", "run.end_epoch", "takes a dict of metric name to float: 1 is not a name"),
         pytest.param("{})", "[1.0])", "run.end_epoch", "takes a dict of metric name to float", marks=pytest.mark.slow),
         ("step(x, y)\n", "raise ValueError('a bug of mine')\n", "raise ValueError", "ValueError: a bug of mine"),
         ("step(x, y)\n", "import compare; raise compare.RequestError('mine')\n", "import compare", "ValueError: mine"),
@@ -238,6 +239,15 @@ def test_a_wrong_loop(tmp_path: Path, old: str, new: str, culprit: str | None, t
     assert contract == (told.startswith(("returned", "inside", "for epoch", "takes", "end_step")))
     verdict = read_json(tmp_path / "reports" / "run" / "verdict.json")
     assert verdict["verdict"] == "not-comparable"
+
+
+def test_where_fit_itself_fails_the_experiment_is_to_be_fixed(tmp_path: Path) -> None:
+    """Keras 3 takes class weights or weights of examples, not both, which only fit finds out."""
+    task = TASK.replace("(x[:40], y[:40]),", "(x[:40], y[:40], x[:40, 0] ** 2),")
+    task = task.replace("    build_loss=build_loss,", "    build_loss=build_loss,\n    class_weight={0: 1.0, 1: 2.0},")
+    assert run(tmp_path, task).verdict == "not-comparable"
+    failures = {each["side"]: each for each in read_json(tmp_path / "reports" / "run" / "run.json")["failures"]}
+    assert failures["fit"]["remedy"] == "fix the experiment, which fit cannot train"
 
 
 def test_the_page_of_a_short_check_names_both_and_the_command_as_it_was_called(

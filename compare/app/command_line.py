@@ -81,15 +81,15 @@ def parser(mode: type[Request] = Training, *, everything: bool = False, as_flag:
     made.add_argument("--version", action=_Version, help="show the versions of this package and of TensorFlow")
     own = {*options_of(mode), *(options_of(Study) if mode is Training else ())}
     for name, option in OPTIONS.items():
-        if option.python_only or (name not in own and name != mode.word):
+        unlisted = name in (mode.word, mode.ignored)
+        if option.python_only or not (name in own or unlisted):
             continue
-        if name == mode.word and not as_flag:
+        if unlisted and not as_flag:
             if option.several:
                 made.add_argument(name, metavar=option.metavar[0], nargs="+", help=argparse.SUPPRESS)  # type: ignore[index]
             continue
         rare = option.rare and issubclass(mode, Task) and not everything
-        hidden = name == mode.word or name in mode.hidden or rare
-        text = argparse.SUPPRESS if hidden else option.full_help() if everything else option.help
+        text = argparse.SUPPRESS if unlisted or rare else option.full_help() if everything else option.help
         option.add_to(groups.get(option.group, made), name, text)
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
+from compare.app import processes
 from compare.errors import RequestError
 from compare.request import keras_of_the_environment
 
@@ -37,8 +38,7 @@ def versions_of(python: str) -> dict[str, str]:
         RequestError: if no script can be watched there.
     """
     try:
-        ended = subprocess.run([python, "-I", "-c", _ASK], capture_output=True, text=True, timeout=SECONDS, check=True)
-        found: dict[str, str] = json.loads(ended.stdout)
+        found: dict[str, str] = json.loads(_answer(python))
     except FileNotFoundError:
         raise RequestError(f"--python {python}: there is no such program") from None
     except (OSError, ValueError, subprocess.SubprocessError):
@@ -59,6 +59,19 @@ def versions_of(python: str) -> dict[str, str]:
     if (3,) <= _numbers(found["keras"]) < OLDEST_OF_3:
         raise RequestError(f"--python {python}: it has keras {found['keras']}; of Keras 3, 3.3 or newer is needed")
     return found
+
+
+def _answer(python: str) -> str:
+    """What an interpreter answers; ends it, and all that it has started."""
+    command, nowhere = [python, "-I", "-c", _ASK], subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere, text=True, start_new_session=True
+    ) as process:
+        try:
+            answer, _ = process.communicate(timeout=SECONDS)
+            return answer
+        finally:
+            processes.send(process.pid, processes.KILL)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

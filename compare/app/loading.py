@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
+import reprlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,7 +51,43 @@ def load_experiment(options: Task) -> Experiment:
         experiment = _attribute(_file_module(Path(path)), attribute or "experiment", path)
     if not isinstance(experiment, Experiment):
         raise RequestError(f"{shown_path(wanted)} is a {type(experiment).__name__}, not a compare.Experiment")
+    for field, (what, is_valid) in FIELDS.items():
+        if not is_valid(value := getattr(experiment, field)):
+            raise RequestError(f"the experiment's {field} is {reprlib.repr(value)}: give {what}")
     return experiment
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_class_weight(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return value is None
+    classes = all(isinstance(key, Integral) and int(key) >= 0 for key in value)
+    return bool(value) and classes and all(map(_is_number, value.values()))
+
+
+def _are_loss_weights(value: Any) -> bool:
+    if isinstance(value, list | tuple | Mapping):
+        return all(map(_are_loss_weights, value.values() if isinstance(value, Mapping) else value))
+    return value is None or _is_number(value)
+
+
+FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "name": (
+        "a text in one printable line",
+        lambda value: isinstance(value, str) and value != "" and value.isprintable(),
+    ),
+    "class_weight": ("a dict from each class, a whole number, to its weight, a number", _is_class_weight),
+    "loss_weights": ("numbers in a list or dict, one per output", _are_loss_weights),
+    "data_source": ("a text", lambda value: isinstance(value, str)),
+    "notes": (
+        "a tuple of texts",
+        lambda value: isinstance(value, list | tuple) and all(isinstance(note, str) for note in value),
+    ),
+}
+"""What a field of an experiment that is no function must be: a description for messages, and a check."""
 
 
 def load_trainers(options: Task) -> list[tuple[str, Trainer]]:

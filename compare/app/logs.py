@@ -15,7 +15,7 @@ from compare.app.publish import publish_verdict
 from compare.check.not_finite import led
 from compare.errors import RequestError
 from compare.modes import Logs
-from compare.naming import margin
+from compare.naming import margin, refuse_margins
 from compare.records import EpochRecord, MetricsFile, Record, step_dtype
 from compare.records.event_files import event_files
 from compare.records.logs import FOLDERS, Log, read_sides
@@ -38,6 +38,8 @@ def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
     if options.margin and seeds == 1:
         raise RequestError("--margin is for several seeds: give logs of several seeds, or leave it out")
     names = list(sides)
+    reported = dict.fromkeys(metric for log in sides[names[0]] for numbers in log.epochs.values() for metric in numbers)
+    refuse_margins(options.margin or (), names[0], reported)
     no_steps = np.zeros(0, step_dtype(0, 1))  # without weights
     records = {
         name: [Record(name, log.seed or 0, (), no_steps, log.epochs, Path()) for log in logs]

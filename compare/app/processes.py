@@ -160,9 +160,12 @@ def start(
     return subprocess.Popen(command, env={**os.environ, **(environment or {})}, **given)
 
 
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+
+
 def send(pid: int, number: int) -> None:
     """Sends a signal to a process that leads a session, and to all that it has started there; wakes those stopped."""
-    with suppress(ProcessLookupError, PermissionError):  # they have ended
+    with suppress(OSError):  # they have ended
         for each in (number, getattr(signal, "SIGCONT", number)):
             getattr(os, "killpg", os.kill)(pid, each)
 

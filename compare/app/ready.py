@@ -98,9 +98,9 @@ class Session:
 
     def failed(self, name: str, error: Exception) -> None:
         """Record and print that a trainer failed; the others go on."""
-        fail(self.run, name, error, self.console)
-        wanted = dict(zip(self.trainers, self.options.trainers, strict=True))[name]
-        if wanted not in TRAINERS:
+        own = dict(zip(self.trainers, self.options.trainers, strict=True))[name] not in TRAINERS
+        fail(self.run, name, error, self.console, own=own)
+        if own:
             self.raised = self.raised or error
 
     def checker(self) -> Callable[[Trainer], Report]:
@@ -166,17 +166,18 @@ def load_data(options: Task, experiment: Experiment) -> tuple[Data, Data]:
     return train, validation
 
 
-def fail(run: RunJson, name: str, error: Exception, console: Console) -> None:
-    """Record a trainer's failure, once, and print it."""
+def fail(run: RunJson, name: str, error: Exception, console: Console, *, own: bool) -> None:
+    """Record a trainer's failure, once, and print it; where it is not the user's own, the experiment is at fault."""
     run.failures = run.failures or []
     if name in [failure["side"] for failure in run.failures]:
         return
     text, kind = describe(error), kind_of(error)
+    remedy = f"fix your trainer {name}" if own else f"fix the experiment, which {name} cannot train"
     remedies = {
-        "": f"fix your trainer {name}" + ", or compare without it" * (len(run.trainers or ()) > 2),
+        "": remedy + ", or compare without it" * (len(run.trainers or ()) > 2),
         NO_MEMORY: "there is not enough memory: free some and continue with --resume, or start another run with a "
         "smaller --batch-size",
-        MAY_PASS: f"if its cause has passed, continue with --resume; else fix your trainer {name}",
+        MAY_PASS: f"if its cause has passed, continue with --resume; else {remedy}",
     }
     failure: FailureEntry = {"side": name, "error": text, "remedy": remedies[kind]}
     run.failures.append(failure | {"may_pass": True} if kind else failure)

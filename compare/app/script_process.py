@@ -26,7 +26,6 @@ from compare.app import processes
 from compare.watch.settings import Settings
 
 POLL_SECONDS = 0.05
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 Started = tuple[int, Callable[[], int | None]]
 """The number of a process, and what gives its exit status, or None while it runs."""
 
@@ -65,11 +64,11 @@ def _serve(start: Callable[[str, str], Started]) -> None:
             print(json.dumps(["started", pid]), flush=True)
         for pid, status_of in list(running.items()):
             if (status := status_of()) is not None:
-                processes.send(pid, KILL)  # what it has left behind
+                processes.send(pid, processes.KILL)  # what it has left behind
                 del running[pid]
                 print(json.dumps(["ended", pid, status]), flush=True)
     for pid in running:
-        processes.send(pid, KILL)
+        processes.send(pid, processes.KILL)
 
 
 def _spawned(settings: str, log: str) -> Started:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from compare.app import processes
-from compare.errors import NoVerdictError
+from compare.errors import NoVerdictError, RequestError
 from compare.records import (
     EPOCH_END,
     PORTABLE_HASHES,
@@ -51,7 +51,10 @@ DIED = "the process that runs the scripts died; see tensorflow.log"
 def start_method() -> str:
     """How the processes of scripts are started: forking is fast, but unsafe on macOS, and unknown to Windows."""
     forks = hasattr(os, "fork") and sys.platform != "darwin"
-    return os.environ.get(START_METHOD) or ("fork" if forks else "spawn")
+    wanted = os.environ.get(START_METHOD) or ("fork" if forks else "spawn")
+    if wanted not in ("fork", "spawn"):
+        raise RequestError(f"{START_METHOD} is {wanted!r}: there are fork and spawn")
+    return wanted
 
 
 @dataclass

@@ -19,7 +19,7 @@ from compare.app.resume import is_done
 from compare.app.train import Event, outcome_of
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.modes import Study, Trained
-from compare.naming import margin
+from compare.naming import refuse_margins
 from compare.records import BEGINNING, AnyRecord, End, EpochRecord, MetricsFile, Recorder
 from compare.reporting.live import live_line, progress_line
 from compare.reporting.tensorboard import SinkOf
@@ -153,9 +153,8 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
             tell(console, f"{name}  seed {seed}  stops in epoch {end.epoch}: {end.what}")
             return
         last = [record for record in records if isinstance(record, EpochRecord)][-1]
-        for text in (options.margin or ()) if name == next(iter(session.trainers)) else ():
-            if (metric := margin(text)[0]) not in last.logs:
-                raise RequestError(f"--margin {text}: {name} reports no {metric}, but {', '.join(last.logs)}")
+        if name == next(iter(session.trainers)):
+            refuse_margins(options.margin or (), name, last.logs)
         numbers = [f"{metric} {value:.4f}" for metric, value in last.logs.items()]
         count = f"(training {len(ended)} of {len(jobs)}, after {time.perf_counter() - began:.0f} s)"
         say_items(console, [name, f"seed {seed}", *numbers, count])

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from compare import signals
 from compare.app import cluster_session
+from compare.app.baseline import refuse_baseline
 from compare.app.parallel_trainers import (
     EarlyChecks,
     at_once,
@@ -30,9 +31,9 @@ from compare.engine import preflight
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
-from compare.naming import shown_path
+from compare.naming import refuse_margins, shown_path
 from compare.options import as_json
-from compare.records import EPOCH_END, End, InitialWeights, RecordError, has_records, kept, read_records, recover
+from compare.records import EPOCH_END, End, InitialWeights, RecordError, has_records, kept, recover
 from compare.records.model import stem_of
 from compare.records.reader import sidecar_path
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
@@ -43,6 +44,7 @@ from compare.reporting.sentences import sentences
 from compare.reporting.tensorboard import live_log
 from compare.reporting.terminal import details, say, style_of, tell
 from compare.request import Request
+from compare.strategy_specs import CALL_FIT
 from compare.user_errors import without_exit
 
 
@@ -96,11 +98,6 @@ def _by_mode(options: Request, folder: Path, console: Console, *, command: bool)
     _begin_or_go_on(options, folder)
     if result := _finished_before(options, folder, console):
         return result
-    try:
-        if options.baseline is not None:
-            read_records(options.baseline)  # which may be damaged: said now, before hours of training
-    except RecordError as error:
-        raise RequestError(f"--baseline {shown_path(options.baseline)}: {error}") from None
     if options.spec.several_processes and this_task() is None:
         return cluster_session.start(options, folder, console)
     with getting_ready(options, folder) as executor:
@@ -185,8 +182,9 @@ def _verify(options: Trained, folder: Path, run: RunJson) -> list[str]:
         raise RecordError(folder / "records", "is missing")
     failed = {each["side"] for each in run.failures or ()}
     own = [each for each in run.trainers or () if each not in failed]
-    if missing := [each for each in own if not sidecar_path(stem_of(folder, each, options.seed)).exists()]:
-        raise RecordError(folder / "records", f"those of {missing[0]!r} are missing")
+    sidecars = [sidecar_path(stem_of(folder, name, seed)) for name in own for seed in options.all_seeds]
+    if gone := [path for path in sidecars if not path.exists()]:
+        raise RecordError(gone[0], "is missing")
     from compare.engine.checkpoints import damage, folder_of, path_of, saved  # noqa: PLC0415 (lazy: TensorFlow)
 
     for path in sorted((folder / "checkpoints").rglob("*.index")):
@@ -249,11 +247,13 @@ def _prepare(options: Trained, folder: Path, console: Console) -> Session:
     session = Session.begin(options, RunJson.read(folder), console, threads)
     from compare.engine.dry_run import try_out  # noqa: PLC0415 (lazy)
 
-    if not options.spec.several_processes:
-        try_out(session.task, options.trainers)
+    reported = () if options.spec.several_processes else try_out(session.task, options.trainers)
+    if isinstance(options, Study) and reported and options.trainers[0] in CALL_FIT:
+        refuse_margins(options.margin or (), next(iter(session.trainers)), reported)
     run, known = session.run, before_training(session)
     if options.resume:
         refuse_changes(run.content(), known)
+    refuse_baseline(session, known)
     problems = preflight_problems(session)
     for problem in problems:
         if problem.severity == preflight.REFUSED:

@@ -268,7 +268,8 @@ def evidence_on_numbers(
         for threshold, power in product((0.5, 0.0), (1, 2, 0)):  # probabilities or logits; how much each batch counts
             shares = {epoch: _share_of_pairs(seen, ends, epoch, threshold, power) for epoch in candidate.logs}
             pairs = [(logs.get(name), shares[epoch]) for epoch, logs in candidate.logs.items()]
-            if all(a is not None and b is not None and same(a, b) for a, b in pairs):
+            telling = any(value not in (0, 1) for value, _ in pairs)  # those that any metric may have by chance
+            if telling and all(a is not None and b is not None and same(a, b) for a, b in pairs):
                 found.append(Measurement.of("share-of-pairs", metric=name))
                 break
     return found

@@ -147,13 +147,15 @@ def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
     A metric whose result is a vector is split into ``name[0]``, ``name[1]`` and so on.
 
     Raises:
-        TypeError, ValueError: if a value is not a number.
+        TypeError, ValueError: if a value is not a number, or a name not a text.
     """
     values: dict[str, float] = {}
     for name, value in logs.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{name!r} is not a name")
         array = np.asarray(value)
         if array.ndim == 0:
-            values[str(name)] = float(value)
+            values[name] = float(value)
         else:
             values |= {f"{name}[{i}]": float(element) for i, element in enumerate(array.reshape(-1))}
     return values

@@ -25,8 +25,11 @@ from compare.strategy_specs import CALL_FIT
 from compare.user_errors import describe, place_of
 
 
-def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
+def try_out(task: TrainingTask, trainers: Collection[Any]) -> list[str]:
     """Builds the parts of the experiment and traces a step of ``fit`` with symbolic inputs.
+
+    Returns:
+        The names of the numbers that ``fit`` reports; none if they cannot be known, as with callbacks.
 
     Args:
         trainers: the trainers, those of the toolkit by name. A step is traced only if one of them calls ``fit``, since
@@ -50,17 +53,28 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
             refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss
         if custom_step or not any(name in trainers for name in CALL_FIT):
-            return
-        model.compile(
-            loss=loss, loss_weights=experiment.loss_weights, metrics=metrics or None, weighted_metrics=weighted or None
-        )
-        for what, examples in {"training": task.train, "validation": task.validation}.items():
-            _trace(task, model, what, examples)
+            return []
+        weights = experiment.loss_weights
+        try:
+            model.compile(loss=loss, loss_weights=weights, metrics=metrics or None, weighted_metrics=weighted or None)
+        except Exception as error:
+            raise _mismatch(task, "training", error) from error
+        traced = [_trace(task, model, "training", task.train), _trace(task, model, "validation", task.validation)]
         if not model.weights:
             place = place_of(experiment.build_model)
             raise RequestError(
                 f"build_model ({place}) returned a model that has no weights to train: add a layer with weights"
             )
+    if experiment.build_callbacks is not nothing:
+        return []
+    return [prefix + name for prefix, names in zip(("", "val_"), traced, strict=True) for name in names]
+
+
+def shapes(task: TrainingTask) -> list[tuple[int, ...]]:
+    """The shapes of the weights of the model, trainable ones first, as recorded."""
+    with own_policy(), task.strategy.scope():
+        model = _model(task)
+    return [tuple(variable.shape) for variable in (*model.trainable_weights, *model.non_trainable_weights)]
 
 
 def _model(task: TrainingTask) -> tf.keras.Model:
@@ -74,7 +88,8 @@ def _model(task: TrainingTask) -> tf.keras.Model:
     return model
 
 
-def _trace(task: TrainingTask, model: tf.keras.Model, what: str, examples: Examples | Stream) -> None:
+def _trace(task: TrainingTask, model: tf.keras.Model, what: str, examples: Examples | Stream) -> list[str]:
+    """Traces a step of ``fit``, or of its validation; returns what its numbers are called, if all are scalars."""
     # Use the static shapes of a replica's first batch: with an unknown batch size, labels [batch] would wrongly seem to
     # match predictions [batch, 3].
     size = max(1, task.global_batch_size // task.strategy.num_replicas_in_sync)
@@ -87,9 +102,11 @@ def _trace(task: TrainingTask, model: tf.keras.Model, what: str, examples: Examp
         return loss, model.compute_metrics(x, y, predictions, sample_weight)
 
     try:
-        tf.function(step).get_concrete_function(spec)
+        traced = tf.function(step).get_concrete_function(spec)
     except Exception as error:
         raise _mismatch(task, what, error) from error
+    _, results = traced.structured_outputs
+    return list(results) if all(value.shape.rank == 0 for value in results.values()) else []  # not yet split
 
 
 def _mismatch(task: TrainingTask, what: str, error: Exception) -> RequestError:

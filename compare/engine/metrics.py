@@ -13,7 +13,7 @@ from compare.engine.building import built
 from compare.engine.keras_generation import KEEPS_METRIC_NAMES, METRICS_BY_SHAPE
 from compare.errors import RequestError
 from compare.experiment import Experiment
-from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.records.metrics_csv import is_column
 from compare.user_errors import blaming, place_of
 
 
@@ -108,10 +108,9 @@ def _pick(values: Any, key: Any, model: tf.keras.Model) -> Any:
 
 def _check_names(metrics: Any) -> None:
     """Refuses names under which results would overwrite other columns of ``metrics.csv``."""
-    taken = {*KEY_COLUMNS, *TIME_COLUMNS, "loss"}
     names = Counter(metric.name for metric in tf.nest.flatten(metrics) if metric is not None)
     for name, count in names.items():
-        if not (isinstance(name, str) and name and name.isprintable()) or name in taken or name.startswith("val_"):
+        if not is_column(name) or name == "loss" or name.startswith("val_"):
             raise RequestError(
                 f"a metric is called {name!r}, which cannot be used as a column name in metrics.csv: give it "
                 "another name"

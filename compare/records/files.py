@@ -36,7 +36,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
     Raises:
         StorageError: if the file cannot be written, for example because the disk is full.
+        RecordError: if a folder is in its place.
     """
+    if path.is_dir():
+        raise RecordError(path, "a folder is in its place: remove it")
     with storing(path):
         if path.is_char_device() or path.is_block_device():
             raise OSError("it is a device")

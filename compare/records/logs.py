@@ -15,7 +15,15 @@ from pathlib import Path
 from compare.errors import RequestError
 from compare.naming import distinct, printable
 from compare.records.event_files import event_files, read_scalars
-from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, as_number, columns_of, exact_column, read_metrics
+from compare.records.metrics_csv import (
+    KEY_COLUMNS,
+    TIME_COLUMNS,
+    as_number,
+    columns_of,
+    exact_column,
+    is_column,
+    read_metrics,
+)
 from compare.records.model import RecordError, read_file
 from compare.records.reader import read_rows
 
@@ -343,6 +351,8 @@ def _log(
     for metric, new in list(names.items()):
         if new != metric and (new in metrics or list(names.values()).count(new) > 1):
             names[metric] = metric  # two metrics would have one name
+    if unusable := next((metric for metric, new in names.items() if not is_column(new)), None):
+        raise RequestError(f"--logs {source}: {unusable!r} cannot be the name of a column in metrics.csv: rename it")
     by_epoch = {
         epoch: {names[metric]: values[epoch] for metric, values in metrics.items() if epoch in values}
         for epoch in sorted(epochs)

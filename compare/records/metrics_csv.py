@@ -33,6 +33,12 @@ Curves = dict[tuple[str, int], dict[str, Values]]
 """The columns of ``metrics.csv`` by trainer and seed."""
 
 
+def is_column(name: object) -> bool:
+    """Whether the name of a metric can be that of a column of ``metrics.csv``."""
+    usable = isinstance(name, str) and name != "" and name.isprintable()
+    return usable and name not in KEY_COLUMNS + TIME_COLUMNS
+
+
 def _known(value: float, digits: int) -> str:
     return "" if math.isnan(value) else f"{value:.{digits}f}"
 
@@ -125,7 +131,7 @@ class MetricsFile:
             NoVerdictError: if a metric's name cannot be used as a column name.
         """
         for name in record.logs:
-            if not (name and name.isprintable()) or name in KEY_COLUMNS + TIME_COLUMNS:
+            if not is_column(name):
                 raise NoVerdictError(
                     f"trainer {trainer} reports a metric called {name!r}, which cannot be used as a column name in "
                     f"{self.path.name}: give it another name"

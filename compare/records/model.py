@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from compare.errors import RequestError
-from compare.naming import file_name, shown_path
+from compare.naming import file_name, printable, shown_path
 from compare.records.codec import ALWAYS
 
 INITIAL = 0
@@ -43,7 +43,7 @@ class RecordError(RequestError):
 
     def __str__(self) -> str:
         path, problem = self.args
-        return f"{shown_path(path)}: {' '.join(problem.split())}; run again, or restore it from a copy"
+        return f"{shown_path(path)}: {printable(' '.join(problem.split()))}; run again, or restore it from a copy"
 
 
 @dataclass(frozen=True)

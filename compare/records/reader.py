@@ -87,7 +87,7 @@ def read_records(folder: Path) -> list[Record]:
     records = []
     for key in dict.fromkeys([*rows, *sidecars]):  # no row if interrupted in epoch 1
         if key not in sidecars:
-            raise RecordError(metrics, f"there are no fingerprints of {key[0]!r}, seed {key[1]}")
+            raise RecordError(sidecar_path(stem_of(folder, *key)), "is missing")
         sidecar = sidecars[key]
         steps, variables, stem = sidecar.steps(), sidecar.variables, sidecar.stem
         logs = {int(row["epoch"]): _logs(row, sidecar.reported, metrics) for row in rows.get(key, [])}
@@ -120,7 +120,11 @@ def _verified(
         rows.setdefault((row["trainer"], int(row["seed"])), []).append(row)
     judged = read_run(folder).get("metrics_sha256") if (folder / "run.json").exists() else None
     if judged is None and (unknown := rows.keys() - sidecars.keys()):  # copied without its records
-        text = f"its rows of {min(unknown)[0]!r} match no checksum, neither in records nor in run.json"
+        trainer, seed = min(unknown)
+        if (folder / "run.json").exists() and trainer in (read_run(folder).get("trainers") or ()):
+            text = f"is missing, and with it the checksums of the rows of {trainer!r} in metrics.csv"
+            raise RecordError(sidecar_path(stem_of(folder, trainer, seed)), text)
+        text = f"its rows of {trainer!r} match no checksum, neither in records nor in run.json"
         raise RecordError(metrics, text)
     for key, sidecar in sidecars.items():
         sums, trainer, seed = sidecar.rows_sha256, *key

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from compare.reporting import backend  # noqa: F401 (before Matplotlib itself)
+
+# isort: split
 from matplotlib.ticker import MaxNLocator
 
 Points = Mapping[Any, float]

@@ -20,6 +20,8 @@ SECONDS_PER_LINE = 60.0
 """Between lines that say what is being waited for, where no line can move, as in the log of a CI job."""
 UNLIMITED = 10_000
 """Columns of a file or pipe: nothing that is printed there is cut."""
+USUAL_WIDTH = 80
+"""Columns of a terminal that does not know its width."""
 SPINNER, FULL, EMPTY = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "━", "─"
 PLAIN = str.maketrans({**dict.fromkeys(SPINNER, "*"), FULL: "#", EMPTY: "-", "…": "~"})
 """The same in ASCII, where the terminal's encoding has no more."""
@@ -34,6 +36,8 @@ def console_for(file: TextIO, *, quiet: bool) -> Console:
     console = Console(file=file, quiet=quiet, highlight=False)
     if not (console.is_terminal or console.is_jupyter):
         console.width = UNLIMITED
+    elif console.width < 1:  # COLUMNS=0
+        console.width = USUAL_WIDTH
     return console
 
 

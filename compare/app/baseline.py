@@ -1,0 +1,60 @@
+"""Refuses, before training, a ``--baseline`` that has nothing to compare step by step with what is about to train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from compare.app.ready import Session
+from compare.errors import RequestError
+from compare.modes import Logs, Scripts
+from compare.naming import shown_path
+from compare.records import Record, read_records
+from compare.records.run_json import RunJson
+
+
+def refuse_baseline(session: Session, known: Mapping[str, Any]) -> None:
+    """Refuse a baseline that cannot be compared, and say what differs.
+
+    Args:
+        known: what is known of this run before training, as for ``run.json``.
+    """
+    folder = session.options.baseline
+    if folder is None:
+        return
+    try:
+        run = RunJson.read(folder)
+        for word in (Scripts.word, Logs.word):
+            if run.options.get(word):
+                raise RequestError(f"it compares {word}; give the folder of a comparison of trainers")
+        records = [each for each in read_records(folder) if each.trainer in session.trainers]
+        for why in _differences(session, known, run, records):
+            raise RequestError(why)
+    except RequestError as error:
+        raise RequestError(f"--baseline {shown_path(folder)}: {error}") from None
+
+
+def _differences(session: Session, known: Mapping[str, Any], run: RunJson, records: Sequence[Record]) -> Iterator[str]:
+    options, names = session.options, " and ".join(run.trainers or ())
+    if not records:
+        yield f"its trainers are {names}, here {' and '.join(session.trainers)}: only the same names are compared"
+    seeds = sorted({each.seed for each in records})
+    if not set(seeds) & set(options.all_seeds):
+        yield f"it has trained with seed {seeds[0]}, not {options.seed}: give --seed {seeds[0]}"
+    if unfinished := next((each.trainer for each in records if each.end is None), ""):
+        yield f"its {unfinished} has not finished: continue it with --resume, or leave {unfinished} out here"
+    if (epochs := run.options["epochs"]) != options.epochs:
+        yield f"it has trained for {epochs} epoch(s), not {options.epochs}: give --epochs {epochs}"
+    data: Mapping[str, Any] = run.data or known["data"]
+    for part in ("training", "validation"):
+        if data[f"{part}_sha256"] != known["data"][f"{part}_sha256"]:
+            counts = [each[f"{part}_examples"] for each in (data, known["data"])]
+            yield f"its {counts[0]:,} {part} examples are not the {counts[1]:,} of this comparison"
+    batch, here = (each["global_batch_size"] for each in (run.strategy or known["strategy"], known["strategy"]))
+    if batch != here:
+        yield f"its global batch has {batch} examples, not {here}: change --batch-size"
+    if not options.spec.several_processes:
+        from compare.engine.dry_run import shapes  # noqa: PLC0415 (lazy)
+
+        if [each.shape for each in records[0].variables] != shapes(session.task):
+            yield "it has trained a model with other weights"
