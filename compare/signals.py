@@ -23,6 +23,26 @@ _deadline = 0.0
 _waits = _watched = False
 
 
+@contextmanager
+def ending_at_once(end: Callable[[], None]) -> Iterator[None]:
+    """Calls ``end`` at a signal, until ``catch``: during an import an exception may be lost, or become another.
+
+    Args:
+        end: ends the process, without anything that may be in use at that moment, such as streams.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        end()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) == handle:
+                signal.signal(number, handler)
+
+
 def catch() -> None:
     """Converts the first SIGINT, SIGTERM or SIGHUP to KeyboardInterrupt; a later one ends the process immediately.
 

@@ -1,5 +1,7 @@
 """The command: installed it is ``fit-vs-loop``, in a copy of the repository ``scripts/compare.py``."""
 
+import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,15 +15,15 @@ def command(function: str = "compare.app.cli:command") -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 (whatever python3 may be)
         print(f"{program}: {sys.executable} is Python {sys.version.split()[0]}; use 3.11 or newer", file=sys.stderr)
         return 2
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # an exception may be lost in an import
     try:
         module, _, name = function.partition(":")
         main = getattr(import_module(module), name)
-    except KeyboardInterrupt:
-        return 130
     except BaseException as error:  # even SystemExit: whatever else has the name of a module of Python's
         what = " ".join(f"{type(error).__name__}: {error}".split())
         where = "if PYTHONPATH leads to a file with the name of one of Python's own modules, rename that"
         print(f"{program}: it cannot be imported ({what}); {where}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGINT, before)
     status: int = main()
     return status

@@ -204,6 +204,38 @@ def test_a_call_that_does_not_return_to_python_ends_by_signals(
     assert subprocess.run(command, env=environment, timeout=60).returncode == (130 if ends else 0)
 
 
+SIGNAL_IN_AN_IMPORT = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, *_):
+        if name == os.environ["IMPORTED"]:
+            try:
+                signal.raise_signal(int(os.environ["SIGNAL"]))
+            except BaseException:  # as an import in C may lose it
+                pass
+sys.meta_path.insert(0, Finder)
+"""
+
+
+@pytest.mark.parametrize(
+    ("imported", "number", "says"),
+    [
+        ("compare.app.cli", signal.SIGINT, ""),
+        ("compare.app.session", signal.SIGINT, "compare.py: interrupted\n"),
+        ("compare.app.session", signal.SIGTERM, "compare.py: interrupted\n"),
+    ],
+)
+def test_an_interruption_during_an_import_is_not_lost(tmp_path: Path, imported: str, number: int, says: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SIGNAL_IN_AN_IMPORT)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "IMPORTED": imported, "SIGNAL": str(int(number))}
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "compare.py", "--reports", tmp_path / "reports"],
+        env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, says)
+    assert not (tmp_path / "reports").exists()
+
+
 def test_what_was_interrupted_and_has_ended_does_not_end_the_command_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, over = threading.Event(), threading.Event()
 

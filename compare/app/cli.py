@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from os import _exit  # user code runs with another os._exit
@@ -45,13 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(given: Sequence[str]) -> int:
-    options = parsed(given)
-    refuse_if_missing()
-    from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
+    with signals.ending_at_once(_end_at_once):
+        options = parsed(given)
+        refuse_if_missing()
+        from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
 
-    with waiting(standard_streams.console(quiet=options.quiet), "starting"):
-        import_module("compare.app.session")  # and what else a run needs before TensorFlow
-    this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
+        with waiting(standard_streams.console(quiet=options.quiet), "starting"):
+            import_module("compare.app.session")  # and what else a run needs before TensorFlow
+        this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
+        signals.catch()
     if _helps(options):
         with _shared_folder(options) as folder:
             return carry_out_and_report(options, folder)
@@ -72,6 +74,15 @@ def _main(given: Sequence[str]) -> int:
             raise KeyboardInterrupt(text) from None
         finally:
             os.close(terminal)
+
+
+def _end_at_once() -> None:
+    """Ends the command before it has begun anything."""
+    with suppress(OSError):
+        if os.isatty(1):
+            os.write(1, b"\r\x1b[2K\x1b[?25h")  # removes the line that moves, and shows the cursor again
+        os.write(2, f"{program()}: interrupted\n".encode(errors="replace"))
+    _exit(EXIT_INTERRUPTED)
 
 
 def _helps(options: Request) -> TypeGuard[Task]:
@@ -152,7 +163,6 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
     from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
     from compare.records.run_json import RunJson  # noqa: PLC0415 (lazy: needs packages)
 
-    signals.catch()
     processes.take_forks_along()
     console = standard_streams.console(quiet=options.quiet)
     if _helps(options):

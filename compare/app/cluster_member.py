@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from compare import signals
 from compare.app.cli import carry_out_and_report
 from compare.app.processes import end_with
 from compare.app.standard_streams import ending
@@ -14,6 +15,7 @@ from compare.options import request
 
 def main() -> int:
     """Carry out the request behind the parent's number; returns the exit status."""
+    signals.catch()
     end_with(int(sys.argv[1]))
     told = json.loads(sys.argv[2])
     sys.path[:] = told["path"]
