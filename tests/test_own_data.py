@@ -9,8 +9,8 @@ import pytest
 
 from compare.check.batches import Batches, UserRun
 from compare.check.causes.data import Known, kinds_of_own_rows
-from compare.check.judge_recorded import missing_callbacks
 from compare.check.observation import Seen
+from compare.check.whole_run import causes_of
 from compare.records import Record, step_dtype
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.watch.seen import CloseUp, Event
@@ -80,8 +80,13 @@ def test_nothing_is_said_of_examples_or_labels_that_are_not_the_experiments():
     assert named(FIT, labels=lambda row: 100) == (set(), [{"kind": "other-labels", "own_data": False}])
 
 
-def record(trainer, logs):
-    return Record(trainer, 0, (), np.zeros(0, step_dtype(1, 1)), logs, None)
+def record(trainer, logs, weights=()):
+    """A record with these logs by epoch, and a number that stands for the weights at each place."""
+    steps = np.zeros(len(weights), step_dtype(1, 1))
+    for row, (place, number) in zip(steps, weights, strict=True):
+        row["epoch"], row["step"] = place
+        row["hashes"] = number
+    return Record(trainer, 0, (), steps, logs, None)
 
 
 def departs(epoch, step):
@@ -102,10 +107,29 @@ RATES = {epoch: {"learning_rate": 0.1 if epoch < 4 else 0.05} for epoch in range
 ])  # fmt: skip
 def test_callbacks_that_act_late_are_named_by_the_whole_run(fit, epochs, first, measured):
     loop = record("mine", {epoch: {} for epoch in range(1, epochs + 1)})
-    found = missing_callbacks(record("fit", fit), loop, departs(*first), ["EarlyStopping"])
-    assert (found is None) == (measured is None)
-    if found:
-        assert (found.id, found.side) == ("callbacks-missing", "mine")
+    found = list(causes_of(record("fit", fit), loop, departs(*first), ["EarlyStopping"]))
+    assert len(found) == (measured is not None)
+    for each in found:
+        assert (each.id, each.side) == ("callbacks-missing", "mine")
         callbacks = {"callbacks": ["EarlyStopping"], "reference": "fit"}
-        assert found.measurements.items() >= {**measured, **callbacks}.items()
-    assert missing_callbacks(record("fit", fit), loop, departs(*first), []) is None
+        assert each.measurements.items() >= {**measured, **callbacks}.items()
+    assert not list(causes_of(record("fit", fit), loop, departs(*first), []))
+
+
+FIVE = [((1, step), step) for step in range(6)] + [((1, -1), 5)]
+"""An epoch of five steps and its end, each with its weights."""
+
+
+@pytest.mark.parametrize(("weights", "first", "logs", "dropped"), [
+    ([*FIVE[:4], ((1, -1), 3)], 4, {1: {}}, True),
+    ([*FIVE[:4], ((1, -1), 5)], 4, {1: {}}, False),  # it makes the others too, and calls no end_step
+    ([*FIVE[:4], ((1, -1), 3)], 3, {1: {}}, False),  # the third step is another one
+    ([FIVE[0], ((1, -1), 0)], 1, {1: {}}, False),  # steps that nothing says
+    (FIVE[:4], 4, {}, False),  # interrupted
+    ([*FIVE[:6], ((1, 6), 6), ((1, -1), 6)], 6, {1: {}}, False),  # more of them
+])  # fmt: skip
+def test_an_epoch_that_ends_early_leaves_out_examples(weights, first, logs, dropped):
+    found = list(causes_of(record("fit", {1: {}}, FIVE), record("mine", logs, weights), departs(1, first), []))
+    assert [(each.id, each.side) for each in found] == [("examples-dropped", "mine")] * dropped
+    for each in found:
+        assert each.measurements.items() >= {"epoch": 1, "steps": 3, "expected": 5, "reference": "fit"}.items()

@@ -12,9 +12,9 @@ from typing import Any
 from compare.anew import train_anew
 from compare.app.ready import Session, surviving
 from compare.check import Report
-from compare.check.judge_recorded import missing_callbacks
 from compare.check.look_inside import first_not_finite
 from compare.check.observation import callback_names
+from compare.check.whole_run import causes_of
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import Run
 from compare.engine.strategies import without_idle_waits
@@ -65,10 +65,10 @@ def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict
                 with surviving(session.console, f"The {shown}"), waiting(session.console, shown):
                     reports[name] = check(session.trainers[name])
     for name, report in reports.items():
-        if not report.training:  # callbacks may act later than the short check lasts
+        if not report.training:
             pair, callbacks = different[name], callback_names(session.task.experiment)
-            found = missing_callbacks(pair.reference, pair.candidate, pair.exactly, callbacks)
-            reports[name] = replace(report, findings=(*filter(None, [found]), *report.findings))
+            found = causes_of(pair.reference, pair.candidate, pair.exactly, callbacks)
+            reports[name] = replace(report, findings=(*found, *report.findings))
     return {name: encode(report.judged) for name, report in reports.items()}
 
 

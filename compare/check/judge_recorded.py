@@ -57,14 +57,13 @@ from compare.check.stages import (
     relative_gap,
 )
 from compare.check.used import used_by
-from compare.records import Record, Variable
+from compare.check.whole_run import RATE
+from compare.records import Variable
 from compare.verdict.exact import without_counterpart
-from compare.verdict.model import Comparison, Finding, Source
+from compare.verdict.model import Finding, Source
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
-RATE = "learning_rate"
-"""The name by which Keras's callbacks report the learning rate of an epoch."""
 OF_GRADIENTS = ("gradient_accumulation_steps", "loss_scale_factor")
 """Options of an optimizer by which it takes other gradients, so that steps are not the same."""
 OF_SETTINGS = ("script-optimizer", "script-schedule", "script-settings")
@@ -265,31 +264,6 @@ def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
         return []
     remedy = remedy or CATALOGUE[cause].remedy_for(used_by(traces[1 - right], trace))
     return [named(cause, CATALOGUE[cause].kind, side, seen, remedy)]
-
-
-def missing_callbacks(
-    reference: Record, candidate: Record, comparison: Comparison, callbacks: Sequence[str]
-) -> Finding | None:
-    """Names ``callbacks-missing`` where the weights of fit and a loop are equal, bit for bit, until a callback acts.
-
-    Whole runs show it, since many callbacks act only after the short check's epochs.
-    """
-    first, name = comparison.training.first_difference, reference.trainer
-    if first is None or not callbacks:
-        return None
-    of, seen = {"callbacks": callbacks, "reference": name}, None
-    ends = max(reference.logs, default=0), max(candidate.logs, default=0)
-    now, before = (reference.logs.get(epoch, {}).get(RATE) for epoch in (first.epoch, first.epoch - 1))
-    if first.epoch > min(ends) and ends[0] != ends[1]:
-        seen = Measurement.of("ended", epochs=ends[1], expected=ends[0], side=candidate.trainer, **of)
-    elif first.step == 1 and now is not None and before is not None and now != before:
-        seen = Measurement.of("callbacks-changed-rate", before=before, learning_rate=now, epoch=first.epoch, **of)
-    elif first.step is None and first.epoch in reference.logs:
-        seen = Measurement.of("callbacks-changed-weights", epoch=first.epoch, **of)
-    if seen is None:
-        return None
-    cause = CATALOGUE["callbacks-missing"]
-    return named(cause.id, cause.kind, candidate.trainer, seen, cause.remedy)
 
 
 def hints(located: Located, sides: Sides) -> list[Measurement]:

@@ -468,6 +468,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{learning_rate:exact} for epoch {epoch}",
     "callbacks-changed-weights": "at the end of epoch {epoch} {callbacks:some} of {reference} changed the weights "
     "outside of any step",
+    "epoch-ends-early": "epoch {epoch} has {steps:,} steps, that of {reference} has {expected:,}; all weights are "
+    "equal until there, so {left:the last batch is|the last batches are} left out",
     # Reported numbers
     "includes-earlier-epochs": "{metric} includes the earlier epochs",
     "sum-over-epochs": "{metric} is a sum over all epochs, divided by the number of batches in one epoch",

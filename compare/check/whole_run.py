@@ -1,0 +1,68 @@
+"""Names causes of which only the records of whole runs tell, since the short check has few steps and epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from compare.check.causes import CATALOGUE
+from compare.check.measurement import Measurement
+from compare.check.report import named
+from compare.records import EPOCH_END, INITIAL, Record, in_time
+from compare.verdict.exact import last_steps
+from compare.verdict.model import Comparison, Finding
+
+RATE = "learning_rate"
+"""The name by which Keras's callbacks report the learning rate of an epoch."""
+
+
+def causes_of(
+    reference: Record, candidate: Record, comparison: Comparison, callbacks: Sequence[str]
+) -> Iterator[Finding]:
+    """The causes of a candidate whose weights are equal to the reference's, bit for bit, for some time.
+
+    Args:
+        callbacks: the classes of fit's callbacks.
+    """
+    for id, seen in (
+        ("callbacks-missing", _late_callbacks(reference, candidate, comparison, callbacks)),
+        ("examples-dropped", _epoch_that_ends_early(reference, candidate, comparison)),
+    ):
+        if seen is not None:
+            cause = CATALOGUE[id]
+            yield named(cause.id, cause.kind, candidate.trainer, seen, cause.remedy)
+
+
+def _late_callbacks(
+    reference: Record, candidate: Record, comparison: Comparison, callbacks: Sequence[str]
+) -> Measurement | None:
+    """A callback of fit's that acts where the weights first differ."""
+    first, name = comparison.training.first_difference, reference.trainer
+    if first is None or not callbacks:
+        return None
+    of = {"callbacks": callbacks, "reference": name}
+    ends = max(reference.logs, default=0), max(candidate.logs, default=0)
+    now, before = (reference.logs.get(epoch, {}).get(RATE) for epoch in (first.epoch, first.epoch - 1))
+    if first.epoch > min(ends) and ends[0] != ends[1]:
+        return Measurement.of("ended", epochs=ends[1], expected=ends[0], side=candidate.trainer, **of)
+    if first.step == 1 and now is not None and before is not None and now != before:
+        return Measurement.of("callbacks-changed-rate", before=before, learning_rate=now, epoch=first.epoch, **of)
+    if first.step is None and first.epoch in reference.logs:
+        return Measurement.of("callbacks-changed-weights", epoch=first.epoch, **of)
+    return None
+
+
+def _epoch_that_ends_early(reference: Record, candidate: Record, comparison: Comparison) -> Measurement | None:
+    """Steps at the end of an epoch that the candidate does not make: its weights stay those of its last step."""
+    first = comparison.training.first_difference
+    if first is None or first.step is None:
+        return None
+    expected, steps = (last_steps(record.keys).get(first.epoch, INITIAL) for record in (reference, candidate))
+    if not INITIAL < steps < first.step <= expected or first.epoch not in candidate.logs:
+        return None
+    last, end = candidate.at(np.array([in_time((first.epoch, step)) for step in (steps, EPOCH_END)]))["hashes"]
+    if (last != end).any():
+        return None  # it goes on, but does not say so
+    counted = {"steps": steps, "expected": expected, "left": expected - steps}
+    return Measurement.of("epoch-ends-early", epoch=first.epoch, reference=reference.trainer, **counted)
