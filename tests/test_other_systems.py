@@ -149,3 +149,17 @@ time.sleep(0 if os.fork() else 60)
 def test_what_user_code_forks_ends_with_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, timeout=30)  # waits for both
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
+def test_a_worker_that_waits_for_a_job_ends_with_its_parent() -> None:
+    code = (
+        "import os, signal\nfrom compare.app import processes\nwith processes.local(1) as executor:\n"
+        "    print(executor.submit(os.getpid).result(), flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=60)
+    worker, end = int(done.stdout), time.monotonic() + 20
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < end:
+            os.kill(worker, 0)
+            time.sleep(0.1)

@@ -114,15 +114,18 @@ def local(processes: int) -> Iterator[Executor]:
         with mock.patch.dict(os.environ, SAFE_PATH):  # for what cleans up after the workers, which starts now
             resource_tracker.ensure_running()
             of_loky.ensure_running()
-        executor = ProcessPoolExecutor(processes, initializer=_begin_worker, initargs=(folder,), env=SAFE_PATH)
+        executor = ProcessPoolExecutor(
+            processes, initializer=_begin_worker, initargs=(os.getpid(), folder), env=SAFE_PATH
+        )
         try:
             yield executor
         finally:
             executor.shutdown(wait=True, kill_workers=True)
 
 
-def _begin_worker(folder: str) -> None:
+def _begin_worker(parent: int, folder: str) -> None:
     """Makes a folder the one for this process's temporary files, and its own processes find their files as usual."""
+    end_with(parent)  # waiting for a first job it would outlive the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the parent ends the others
     tempfile.tempdir = folder
     for name in SAFE_PATH:
