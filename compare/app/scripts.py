@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from compare.app.provenance import provenance
-from compare.app.publish import judge_and_publish
+from compare.app.publish import finish, judge_and_publish
 from compare.app.script_pairs import (
     begin_equal,
     changed_apart,
@@ -30,7 +30,7 @@ from compare.errors import NoVerdictError
 from compare.modes import Scripts
 from compare.naming import distinct, printable, some
 from compare.records import MetricsFile, read_json
-from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
+from compare.records.run_json import INTERRUPTED, TRAINED, RunJson
 from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
@@ -56,17 +56,15 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
             session.run.save(status=INTERRUPTED if interrupted else TRAINED)
             if not interrupted:
                 explain(session)
-                session.run.save(status=EXPLAINED)
         except KeyboardInterrupt:
             interrupted = True
             session.run.save(status=INTERRUPTED)
         if not session.models:
             raise KeyboardInterrupt
-        verdict = judge_and_publish(folder, console)
         if interrupted:
+            judge_and_publish(folder, console)
             raise KeyboardInterrupt
-        RunJson.read(folder).save(status=FINISHED)
-        return Result(folder, verdict)
+        return Result(folder, finish(session.run, console))
 
 
 def _begin(
