@@ -73,12 +73,9 @@ def main() -> None:
 
 
 def checker_of(experiment: Any, replicas: int, batch_size: int, **options: Any) -> Any:
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
+    import against_fit
 
-    strategy = strategies.make("mirrored", replicas)
-    checker = Checker(experiment, KerasFit(), strategy, batch_size=batch_size, **options)
+    checker = against_fit.checker_of(experiment, replicas, batch_size=batch_size, **options)
     gc.freeze()  # Keras collects garbage whenever a model is built
     return checker
 

@@ -15,6 +15,16 @@ VALIDATION = 86
 """The last batch of an epoch is short, and splits evenly over two replicas."""
 
 
+def checker_of(experiment: compare.Experiment, replicas: int = 0, reference: Any = None, **options: Any) -> Any:
+    """The short check of any loop against fit, or another reference; under the default strategy without replicas."""
+    from compare.check import Checker
+    from compare.engine import strategies
+    from compare.trainers.keras_fit import KerasFit
+
+    strategy = strategies.make("mirrored", replicas) if replicas else strategies.make("default")
+    return Checker(experiment, reference or KerasFit(), strategy, **options)
+
+
 def held_against_fit(
     experiment: compare.Experiment, trainers: list[Any], folder: Any, replicas: int
 ) -> list[Comparison]:

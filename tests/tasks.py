@@ -58,6 +58,22 @@ def experiment(
     return compare.Experiment(**(parts | changes))
 
 
+def words(validation: int = 100, **changes: Any) -> compare.Experiment:
+    """Words to classes: an embedding with sparse gradients, in which rows of repeated words occur twice."""
+    import tensorflow as tf
+
+    def part(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        x = np.random.default_rng(seed).integers(0, 20, (count, 6)).astype(np.int32)
+        return x, (x.sum(1) % 3).astype(np.int32)
+
+    layers = tf.keras.layers
+    return experiment(
+        load_data=lambda: (part(200, 1), part(validation, 2)),
+        build_model=lambda: tf.keras.Sequential([layers.Embedding(30, 4), layers.Flatten(), layers.Dense(3)]),
+        **changes,
+    )
+
+
 def several(
     *,
     outputs: str = "tuple",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+from against_fit import checker_of
 
 from compare.check.causes import CATALOGUE
 
@@ -471,10 +472,6 @@ def checker(name, replicas):
     import tensorflow as tf
     from corpus import planted
 
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
-
     sgd, adam = tf.keras.optimizers.SGD, tf.keras.optimizers.Adam
     schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5)
     callback = functools.partial(tf.keras.callbacks.LearningRateScheduler, lambda epoch: 0.05 * 0.5**epoch)
@@ -492,7 +489,7 @@ def checker(name, replicas):
         "clipped": {"optimizer": lambda: sgd(0.05, momentum=0.9, global_clipnorm=0.1)},
     }
     make = getattr(planted, name, tasks.experiment)  # "regression", "smoothed" and "masked"
-    return Checker(make(**(usual | experiments.get(name, {}))), KerasFit(), strategies.make("mirrored", replicas))
+    return checker_of(make(**(usual | experiments.get(name, {}))), replicas)
 
 
 def source(slots):

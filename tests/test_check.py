@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
+from against_fit import checker_of
 from corpus import planted
 
 from compare.check.stage_views import stage_sentence
@@ -22,12 +23,7 @@ pytestmark = [
 
 @functools.cache
 def checker(model, optimizer, replicas):
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
-
-    strategy = strategies.make("mirrored", replicas)
-    return Checker(planted.experiment(model, optimizer), KerasFit(), strategy, batch_size=planted.BATCH_SIZE)
+    return checker_of(planted.experiment(model, optimizer), replicas, batch_size=planted.BATCH_SIZE)
 
 
 def nearest(bug):
@@ -149,8 +145,6 @@ def test_looking_inside_leaves_keras_as_it_was(tensorflow):
 
 
 def test_each_side_of_a_differing_loop_that_can_be_replayed_trains_once(tensorflow):
-    from compare.check import Checker
-    from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
     trained = []
@@ -165,7 +159,7 @@ def test_each_side_of_a_differing_loop_that_can_be_replayed_trains_once(tensorfl
             trained.append("loop")
             super().train(run)
 
-    report = Checker(planted.experiment("mlp", "momentum"), Fit(), strategies.make("mirrored", 1)).check(Summed())
+    report = checker_of(planted.experiment("mlp", "momentum"), 1, Fit()).check(Summed())
     assert report.comparison.training.first_difference.stage == "loss", report
     assert trained == ["fit", "loop"]
 
@@ -282,12 +276,9 @@ def test_a_penalty_without_a_gradient_is_not_called_missing(tensorflow):
 
 
 def test_a_wrong_reference_is_named(tensorflow):
-    from compare.check import Checker
-    from compare.engine import strategies
-
     bug = planted.LossTimesFive()
     bug.name = "wrong-reference"
-    report = Checker(planted.experiment("mlp", "sgd"), bug, strategies.make("mirrored", 1)).check(planted.Loop())
+    report = checker_of(planted.experiment("mlp", "sgd"), 1, bug).check(planted.Loop())
     assert [(finding.id, finding.side) for finding in report.training] == [("loss-scaled", "wrong-reference")], report
 
 

@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import tasks
+from against_fit import checker_of
 
 import compare
 
@@ -38,7 +39,7 @@ EXPERIMENTS = {
     ),
     "momentum": lambda: tasks.experiment(train=200, validation=400, batch_norm=True),
     "adam": lambda: tasks.experiment(train=200, validation=400, optimizer=adam),
-    "words": lambda: words(),
+    "words": lambda: tasks.words(validation=400),
     "stops": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [stop_after_one_epoch()]),
     "restores": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [restore_the_first()]),
     "bfloat16": lambda: tasks.experiment(train=200, validation=400, build_model=lambda: half("mixed_bfloat16")),
@@ -91,29 +92,9 @@ def adam():
     return tf.keras.optimizers.Adam(0.01)
 
 
-def words():
-    """Numbers of words to classes: an embedding, whose gradients are sparse."""
-    import numpy as np
-    import tensorflow as tf
-
-    def part(count, seed):
-        x = np.random.default_rng(seed).integers(0, 20, (count, 5)).astype(np.int32)
-        return x, (x.sum(1) % 3).astype(np.int32)
-
-    layers = tf.keras.layers
-    return tasks.experiment(
-        load_data=lambda: (part(200, 1), part(400, 2)),
-        build_model=lambda: tf.keras.Sequential([layers.Embedding(20, 4), layers.Flatten(), layers.Dense(3)]),
-    )
-
-
 @functools.cache
 def checker(name, replicas):
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
-
-    return Checker(EXPERIMENTS[name](), KerasFit(), strategies.make("mirrored", replicas))
+    return checker_of(EXPERIMENTS[name](), replicas)
 
 
 def assert_passes(report):

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import tasks
+from against_fit import checker_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*from_logits=True.*Was this intended:UserWarning")
 
@@ -75,12 +76,7 @@ def squashed(**options):
 
 @functools.cache
 def checker(experiment):
-    import tensorflow as tf
-
-    from compare.check import Checker
-    from compare.trainers.keras_fit import KerasFit
-
-    return Checker(experiment(), KerasFit(), tf.distribute.get_strategy(), batch_size=32)
+    return checker_of(experiment(), batch_size=32)
 
 
 def checked(experiment, loop):

@@ -7,27 +7,12 @@ import functools
 import numpy as np
 import pytest
 import tasks
+from against_fit import checker_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
     pytest.mark.usefixtures("texts_by_id"),  # no verdict or cause rests on a sentence
 ]
-
-
-def words(optimizer):
-    """Words to classes: an embedding with sparse gradients, in which rows of repeated words occur twice."""
-    import tensorflow as tf
-
-    def part(count, seed):
-        x = np.random.default_rng(seed).integers(0, 20, (count, 6)).astype(np.int32)
-        return x, (x.sum(1) % 3).astype(np.int32)
-
-    layers = tf.keras.layers
-    return tasks.experiment(
-        load_data=lambda: (part(200, 1), part(100, 2)),
-        build_model=lambda: tf.keras.Sequential([layers.Embedding(30, 4), layers.Flatten(), layers.Dense(3)]),
-        optimizer=optimizer,
-    )
 
 
 def optimizers():
@@ -42,13 +27,10 @@ def optimizers():
 
 @functools.cache
 def checker(name):
-    import tensorflow as tf
-
-    from compare.check import Checker
-    from compare.trainers.keras_fit import KerasFit
-
-    made = words(optimizers()[name]) if name in optimizers() else tasks.experiment(train=200, validation=100)
-    return Checker(made, KerasFit(), tf.distribute.get_strategy(), batch_size=32)
+    made = tasks.experiment(train=200, validation=100)
+    if name in optimizers():
+        made = tasks.words(optimizer=optimizers()[name])
+    return checker_of(made, batch_size=32)
 
 
 class Plain:
@@ -134,11 +116,8 @@ class ByHand(Plain):
 
 
 def test_weights_that_no_hand_written_update_reaches_are_named(tensorflow):
-    from compare.check import Checker
-    from compare.trainers.keras_fit import KerasFit
-
     made = tasks.experiment(train=200, validation=100, optimizer=lambda: tensorflow.keras.optimizers.SGD(0.1))
-    report = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32).check(ByHand())
+    report = checker_of(made, batch_size=32).check(ByHand())
     assert [finding.id for finding in report.findings] == ["variables-not-trained"], report
     variables = ["sequential/dense/kernel", "sequential/dense/bias"]
     assert report.findings[0].measurements.items() >= {"kind": "no-gradient", "variables": variables}.items()
@@ -169,9 +148,6 @@ class LayerByLayer(Plain):
 
 
 def test_a_mask_that_is_lost_between_two_layers_is_named(tensorflow):
-    from compare.check import Checker
-    from compare.trainers.keras_fit import KerasFit
-
     layers = tensorflow.keras.layers
 
     def part(count, seed):
@@ -185,7 +161,7 @@ def test_a_mask_that_is_lost_between_two_layers_is_named(tensorflow):
             [layers.Embedding(30, 4, mask_zero=True), layers.LSTM(4), layers.Dense(3)]
         ),
     )
-    report = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32).check(LayerByLayer())
+    report = checker_of(made, batch_size=32).check(LayerByLayer())
     assert [finding.id for finding in report.findings] == ["mask-missing"], report
     assert report.findings[0].measurements.items() >= {"kind": "mask-lost", "layers": ["embedding"]}.items()
 
@@ -215,13 +191,10 @@ class WithFirstLoss(Plain):
     ],
 )
 def test_a_loss_of_one_layer_that_is_left_out_is_named(tensorflow, regularizer, measured):
-    from compare.check import Checker
-    from compare.trainers.keras_fit import KerasFit
-
     dense = functools.partial(tensorflow.keras.layers.Dense, **{regularizer: "l2"})
     model = lambda: tensorflow.keras.Sequential([dense(16, activation="relu"), dense(3)])  # noqa: E731
     made = tasks.experiment(train=200, validation=100, build_model=model)
-    report = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32).check(WithFirstLoss())
+    report = checker_of(made, batch_size=32).check(WithFirstLoss())
     assert [finding.id for finding in report.findings] == ["regularization-missing"], report
     assert report.findings[0].measurements.items() >= measured.items()
 
@@ -293,8 +266,6 @@ def test_what_strangers_got_wrong_is_named(tensorflow, loop, cause, measured):
 
 def test_the_loss_of_an_output_that_is_left_out_is_named(tensorflow):
     import compare
-    from compare.check import Checker
-    from compare.trainers.keras_fit import KerasFit
 
     class TwoOfThree(compare.CustomLoop):
         name = "two-of-three"
@@ -304,16 +275,13 @@ def test_the_loss_of_an_output_that_is_left_out_is_named(tensorflow):
             super().train(run)
 
     made = tasks.several(outputs="dict")
-    report = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=12).check(TwoOfThree())
+    report = checker_of(made, batch_size=12).check(TwoOfThree())
     assert [finding.id for finding in report.findings] == ["variables-not-trained"], report
     measured = {"kind": "no-gradient", "output": "c", "variables": ["c/kernel", "c/bias"]}
     assert report.findings[0].measurements.items() >= measured.items()
 
 
 def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorflow):
-    from compare.check import Checker
-    from compare.trainers.keras_fit import KerasFit
-
     class Averaged(Plain):
         def train(self, run):
             build, made = run.build, []
@@ -328,7 +296,7 @@ def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorfl
         optimizer=lambda: tensorflow.keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9),
         build_callbacks=lambda: [tensorflow.keras.callbacks.Callback()],
     )
-    check = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32).check
+    check = checker_of(made, batch_size=32).check
     report = check(Plain())
     assert [finding.id for finding in report.findings] == ["optimizer-differs"], report
     assert report.findings[0].measurements["kind"] == "averages-not-taken"
@@ -353,9 +321,7 @@ def test_fit_is_explained_by_its_own_replay_where_gradients_are_sparse(tensorflo
 
 
 def test_fit_is_explained_by_its_own_replay_where_there_are_many_variables(tensorflow):
-    from compare.check import Checker
     from compare.check.optimizer_replay import MIN_TRACED_VARIABLES
-    from compare.trainers.keras_fit import KerasFit
 
     def model():
         dense = tensorflow.keras.layers.Dense
@@ -367,7 +333,7 @@ def test_fit_is_explained_by_its_own_replay_where_there_are_many_variables(tenso
         build_model=model,
         optimizer=optimizers()["adam"],
     )
-    deep_checker = Checker(deep, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32)
+    deep_checker = checker_of(deep, batch_size=32)
     _, judged = deep_checker._reference_case()
     assert judged.right and not judged.not_applicable, judged
     assert any(fit.what == "whole steps" for fit in judged.fits), judged
@@ -462,9 +428,4 @@ def test_noise_twins_of_the_run_decide_where_the_check_is_not_certain(tmp_path):
 def test_a_mask_is_not_taken_for_a_softmax_behind_which_keras_finds_logits(tensorflow):
     from corpus import planted
 
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
-
-    checker = Checker(planted.masked(), KerasFit(), strategies.make("default", 1))
-    assert not checker._replay().recovers()
+    assert not checker_of(planted.masked())._replay().recovers()

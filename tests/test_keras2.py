@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from against_fit import checker_of
 from forked import ROOT, Commands
 
 import compare
@@ -129,11 +130,7 @@ def test_the_other_generation_in_the_same_process_is_refused(tensorflow, tmp_pat
 def checker(model, optimizer, replicas):
     from corpus import planted
 
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
-
-    return Checker(planted.experiment(model, optimizer), KerasFit(), strategies.make("mirrored", replicas))
+    return checker_of(planted.experiment(model, optimizer), replicas)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import tasks
+from against_fit import checker_of
 
 import compare
 
@@ -82,12 +83,7 @@ class TwiceAsFast(ByHand):
 
 @functools.cache
 def checker():
-    import tensorflow as tf
-
-    from compare.check import Checker
-    from compare.trainers.keras_fit import KerasFit
-
-    return Checker(experiment(build_model=autoencoder), KerasFit(), tf.distribute.get_strategy())
+    return checker_of(experiment(build_model=autoencoder))
 
 
 def test_a_model_with_its_own_train_step_and_metrics_is_trained_by_them(tensorflow, tmp_path):

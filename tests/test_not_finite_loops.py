@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from against_fit import checker_of
 
 import compare
 
@@ -38,12 +39,8 @@ def loops(tensorflow: Any) -> Any:
 def checker(needs: str, replicas: int) -> Any:
     import not_finite_loops
 
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
-
     loop = next(each for each in not_finite_loops.LOOPS if each.needs == needs)
-    return Checker(not_finite_loops.experiment(loop), KerasFit(), strategies.make("mirrored", replicas))
+    return checker_of(not_finite_loops.experiment(loop), replicas)
 
 
 def test_every_loop_is_tested(loops: Any) -> None:
@@ -108,13 +105,8 @@ def test_a_full_run_names_the_step_of_a_loss_that_is_infinite_while_gradients_ar
 
 
 def test_the_reference_may_be_the_side_that_fails(loops: Any) -> None:
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
-
     task, trainer = loops.experiment(loops.Guarded, load_data=loops.one_bad_example), loops.Guarded()
-    here = Checker(task, KerasFit(), strategies.make("default"), batch_size=25)
-    report = here.check(trainer)
+    report = checker_of(task, batch_size=25).check(trainer)
     cause = report.findings[0]
     assert (report.verdict, cause.id, cause.side) == ("different", "not-finite", "fit"), report
     assert report.comparison.training.first_difference.stage == "gradients"

@@ -10,6 +10,7 @@ import functools
 
 import corpus
 import pytest
+from against_fit import checker_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
@@ -25,12 +26,7 @@ GATE, MORE = 3, 60
 
 @functools.cache
 def checker(experiment, replicas, batch_size):
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
-
-    made = corpus.EXPERIMENTS[experiment].build()
-    return Checker(made, KerasFit(), strategies.make("mirrored", replicas), batch_size=batch_size)
+    return checker_of(corpus.EXPERIMENTS[experiment].build(), replicas, batch_size=batch_size)
 
 
 def sampled():

@@ -165,7 +165,7 @@ def test_which_layers_depend_on_the_training_flag(layer: Callable[[], Any], depe
     assert _depends_on_training(layer()) == depends
 
 
-def of_a_layer(graph: bool) -> None:
+def bare_layer() -> Any:
     class Net(layers.Layer):  # type: ignore[misc] # keras is untyped
         def __init__(self) -> None:
             super().__init__()
@@ -175,7 +175,11 @@ def of_a_layer(graph: bool) -> None:
             return self.out(self.hidden(x))
 
     net = Net()
-    loop(net, lambda: net.trainable_variables, graph)
+    return net, lambda: net.trainable_variables
+
+
+def of_a_layer(graph: bool) -> None:
+    loop(*bare_layer(), graph)
 
 
 def of_two_layers(graph: bool) -> None:
@@ -189,10 +193,14 @@ def of_submodels(graph: bool) -> None:
     loop(lambda x: out(hidden(x)), lambda: out.trainable_variables + hidden.trainable_variables, graph)
 
 
-def of_variables(graph: bool) -> None:
+def raw_variables() -> Any:
     w, b = tf.Variable(X[:8].repeat(2, axis=1)), tf.Variable(tf.zeros(16))
     v, c = tf.Variable(np.ones((16, 1), np.float32)), tf.Variable(tf.zeros(1))
-    loop(lambda x: tf.tanh(x @ w + b) @ v + c, lambda: [w, b, v, c], graph)
+    return lambda x: tf.tanh(x @ w + b) @ v + c, lambda: [w, b, v, c]
+
+
+def of_variables(graph: bool) -> None:
+    loop(*raw_variables(), graph)
 
 
 def of_a_module(graph: bool) -> None:
@@ -962,25 +970,6 @@ def loop_over(make_net: Callable[[], Any], loss_of: Any, graph: bool, gradient: 
     step = tf.function(step) if graph else step
     for x, y in BATCHES:
         step(tf.constant(x), tf.constant(y))
-
-
-def bare_layer() -> Any:
-    class Net(layers.Layer):  # type: ignore[misc] # keras is untyped
-        def __init__(self) -> None:
-            super().__init__()
-            self.hidden, self.out = layers.Dense(16, "tanh"), layers.Dense(1)
-
-        def call(self, x: Any) -> Any:
-            return self.out(self.hidden(x))
-
-    net = Net()
-    return net, lambda: net.trainable_variables
-
-
-def raw_variables() -> Any:
-    w, b = tf.Variable(X[:8].repeat(2, axis=1)), tf.Variable(tf.zeros(16))
-    v, c = tf.Variable(np.ones((16, 1), np.float32)), tf.Variable(tf.zeros(1))
-    return lambda x: tf.tanh(x @ w + b) @ v + c, lambda: [w, b, v, c]
 
 
 def deep_variables(trained: slice) -> Callable[[], Any]:
