@@ -59,7 +59,9 @@ class Losses:
 
 @dataclass(frozen=True)
 class ReportedLoss:
-    """A loss that the candidate reports, which the losses of its batches predict: ``Reported``, as far as it is asked.
+    """A loss that the candidate reports, which the losses of its batches predict.
+
+    It has what the causes that are ``KNOWN`` ask of a ``ReportedMetric``.
 
     Attributes:
         epochs: the losses of the batches of each epoch, from the first.

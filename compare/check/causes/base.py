@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula, Recipe, Update
@@ -27,6 +27,7 @@ from compare.watch.seen import CloseUp
 
 if TYPE_CHECKING:
     from compare.check.case import Case
+    from compare.check.metric_replay import ReportedMetric
 
 __all__ = ["REPORTING", "TRAINING", "Cause", "Measurement", "Variant"]
 
@@ -51,39 +52,6 @@ class Variant:
     remedy: str = ""
     by_right: bool = False
     called: str = ""
-
-
-class Reported(Protocol):
-    """A reported number, such as ``val_loss``, of training or of validation, which formulas predict.
-
-    Attributes:
-        penalties: the number of losses of layers.
-        weighted: whether the examples have weights.
-        accuracy: the class of Keras's accuracy of this name; empty if the experiment measures something else.
-        other_accuracies: the classes of Keras that are also called accuracy.
-    """
-
-    key: str
-    replicas: int
-
-    @property
-    def part(self) -> str: ...
-    @property
-    def is_loss(self) -> bool: ...
-    @property
-    def of_output(self) -> bool: ...
-    @property
-    def penalties(self) -> int: ...
-    @property
-    def validation_batches(self) -> int: ...
-    @property
-    def weighted(self) -> bool: ...
-    @property
-    def broadcastable(self) -> bool: ...
-    @property
-    def accuracy(self) -> str: ...
-    @property
-    def other_accuracies(self) -> Sequence[str]: ...
 
 
 CALLED = {
@@ -153,7 +121,7 @@ class Cause:
     met: str = ""
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
-    formula: Callable[[Reported, MetricFormula], Iterable[Variant]] | None = None
+    formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None
     fact: Callable[[Case], Measurement | None] | None = None
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
     stages: tuple[str, ...] = ()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.check.causes.base import REPORTING, Cause, Measurement, Reported, Variant
+from compare.check.causes.base import REPORTING, Cause, Measurement, Variant
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import CLOSE
 from compare.check.used import ALONE, SCRIPT
@@ -15,13 +15,16 @@ from compare.records import Record
 from compare.watch.reported_logs import names_by_metric
 from compare.watch.trace import ON_BATCHES, Measured, Trace
 
+if TYPE_CHECKING:
+    from compare.check.metric_replay import ReportedMetric
 
-def _of(case: Reported, kind: str, **quantities: Any) -> Measurement:
+
+def _of(case: ReportedMetric, kind: str, **quantities: Any) -> Measurement:
     """A measurement of a reported number."""
     return Measurement.of(kind, metric=case.key, **quantities)
 
 
-def _not_reset(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
+def _not_reset(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     yield Variant({"carry": "own"}, _of(case, "includes-earlier-epochs"))
     if case.is_loss:
         yield Variant({"carry": "sum", "per": "batches"}, _of(case, "sum-over-epochs"))
@@ -32,13 +35,13 @@ def _not_reset(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     yield Variant({"carry": "everything"}, _of(case, "includes-everything"))
 
 
-def _other_metric(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
+def _other_metric(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     for kind in case.other_accuracies:
         seen = _of(case, "other-metric", metric_class=kind, expected=case.accuracy)
         yield Variant({"metric": kind}, seen, measured=True)  # the values of few examples are soon equal by chance
 
 
-def _per_batch(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
+def _per_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss:
         yield Variant({"per": "batches"}, _of(case, "mean-over-batches"))
         yield Variant({"per": "batches-of-examples"}, _of(case, "mean-over-batches"))
@@ -47,13 +50,13 @@ def _per_batch(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
         yield Variant({"per": "batches"}, _of(case, "mean-of-batch-values"), remedy=remedy)
 
 
-def _last_batch(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
+def _last_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     yield Variant({"last": True}, _of(case, "last-batch"))
     if case.is_loss and case.replicas > 1:
         yield Variant({"last": True, "per": "parts"}, _of(case, "last-batch", replicas=case.replicas))
 
 
-def _not_reduced(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
+def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.replicas > 1:
         yield Variant({"scale": 1 / case.replicas}, _of(case, "loss-by-replicas", replicas=case.replicas))
         seen = _of(case, "loss-times-replicas", replicas=case.replicas)
@@ -61,19 +64,19 @@ def _not_reduced(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
         yield Variant({"scale": float(case.replicas)}, seen, remedy=remedy)
 
 
-def _no_penalty(case: Reported, part: str) -> Iterable[Variant]:
+def _no_penalty(case: ReportedMetric, part: str) -> Iterable[Variant]:
     if case.is_loss and case.part == part:
         yield Variant({"regularization": False}, _of(case, "without-layer-losses"))
         for i in range(case.penalties if case.penalties > 1 else 0):
             yield Variant({"without": i}, _of(case, "without-layer-loss", number=i + 1, of=case.penalties))
 
 
-def _training_mode(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
+def _training_mode(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation":
         yield Variant({"training": True}, _of(case, "in-training-mode"))
 
 
-def _dropped(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
+def _dropped(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation":
         for count in reversed(range(1, case.validation_batches)):
             seen = _of(case, "first-validation-batches", batches=count, of=case.validation_batches)
@@ -85,19 +88,19 @@ def _dropped(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
             yield Variant({"chosen": count}, seen, measured=True)
 
 
-def _one_replica(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
+def _one_replica(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.replicas > 1:
         for replica in range(case.replicas):
             seen = _of(case, "one-replica", replica=replica + 1, replicas=case.replicas)
             yield Variant({"replica": replica}, seen)
 
 
-def _unweighted(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
+def _unweighted(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation" and case.weighted:  # affects the loss and weighted metrics
         yield Variant({"sample_weights": False}, _of(case, "metric-unweighted"))
 
 
-def said(case: Reported) -> Iterable[Variant]:
+def said(case: ReportedMetric) -> Iterable[Variant]:
     """Variants that are said as evidence, without a cause in the catalogue."""
     if case.part == "train":
         yield Variant({"after": "inference"}, _of(case, "after-update"))
