@@ -73,11 +73,11 @@ class ProbeRun(Run):
         self.observation.names = [getattr(v, "path", v.name) for v in [*trainable, *rest]]
         self.observation.trainable = len(trainable)
         self.observation.layers = [(layer.name, type(layer).__name__) for layer in model._flatten_layers()]
-        self._note_calls(model, "train_on_batch", "on_batch")
+        patch(model, "train_on_batch", partial(self._note_call, "on_batch"))
         self._built_optimizer = optimizer
         rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
         if hasattr(rate, "assign"):  # no schedule
-            self._note_calls(rate, "assign", "sets_rate")
+            patch(rate, "assign", partial(self._note_call, "sets_rate"))
         self._rate = float(learning_rate(optimizer))
         self.observation.fixed_dropout = fix_dropout(model)
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
@@ -158,15 +158,10 @@ class ProbeRun(Run):
             self.observation.inside = Seen(steps, tuple(self._ends))
         return self.observation
 
-    def _note_calls(self, owner: Any, method: str, noted: str) -> None:
-        """Sets a field of the observation when a method of an object is called."""
-        original = getattr(owner, method)
-
-        def call(*args: Any, **options: Any) -> Any:
-            setattr(self.observation, noted, True)
-            return original(*args, **options)
-
-        object.__setattr__(owner, method, call)
+    def _note_call(self, noted: str, original: Any, *args: Any, **options: Any) -> Any:
+        """Sets a field of the observation, in a method that is called."""
+        setattr(self.observation, noted, True)
+        return original(*args, **options)
 
     def _settings(self, optimizer: Any, variables: Mapping[int, Any]) -> int:
         """The index of an optimizer's class and configuration; only its learning rate may have changed since."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,6 +34,7 @@ from compare.engine.fingerprints import distributed
 from compare.engine.keras_generation import CONVERTS_STEPS, compiled_loss, fix_dropout
 from compare.engine.preflight import split_sizes
 from compare.experiment import Experiment
+from compare.patching import patch, undone
 
 CACHE_BYTES = 2**30
 """The approximate memory limit of a replay's cached results; results beyond it are recomputed when needed."""
@@ -459,12 +460,13 @@ class Replay:
         The total is the sum of the examples' losses.
         """
         kind, loss = recipe.loss_weights or recipe.loss, self._loss_of(recipe)
-        layers = self.model._flatten_layers()
-        inferring, masking = [each for each in layers if each.name in recipe.inference], [] if recipe.masks else layers
-        with (
-            replaced(inferring, call=in_inference),
-            replaced(masking, call=unmasked, compute_mask=lambda *_, **__: None),
-        ):
+        with undone():
+            for layer in self.model._flatten_layers():
+                if layer.name in recipe.inference:
+                    patch(layer, "call", in_inference)
+                if not recipe.masks:
+                    patch(layer, "call", partial(unmasked, layer))
+                    patch(layer, "compute_mask", lambda *_, **__: None)
             predictions = self.model(x, training=recipe.training)
         masks = [getattr(tensor, "_keras_mask", None) for tensor in tf.nest.flatten(predictions)]
         self.masked = any(mask is not None for mask in masks)
@@ -513,26 +515,7 @@ class Replay:
         return data, regularization, sparse, total, penalties, *rest
 
 
-@contextmanager
-def replaced(layers: Sequence[Any], **methods: Callable[..., Any]) -> Iterator[None]:
-    """Replaces methods of layers by functions of the layer, its own method and the arguments."""
-
-    def bound(layer: Any, name: str) -> Callable[..., Any]:
-        original = getattr(layer, name)
-        return lambda *args, **options: methods[name](layer, original, *args, **options)
-
-    for layer in layers:
-        for name in methods:
-            object.__setattr__(layer, name, bound(layer, name))
-    try:
-        yield
-    finally:
-        for layer in layers:
-            for name in methods:
-                object.__delattr__(layer, name)
-
-
-def in_inference(layer: Any, call: Any, *args: Any, **options: Any) -> Any:
+def in_inference(call: Any, *args: Any, **options: Any) -> Any:
     """Calls a layer with ``training=False``, whatever the model is called with."""
     return call(*args, **{**options, "training": False})
 
