@@ -168,7 +168,7 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
             cause.id,
             cause.kind,
             sides.right_name if variant.by_right else sides.other_name,
-            sides.named(variant.evidence).but(**place),
+            sides.named(variant.evidence, by_right=variant.by_right).but(**place),
             variant.remedy or cause.remedy_for(used),
             cause.line_in(
                 sides.right if variant.by_right else sides.other,

@@ -59,9 +59,13 @@ class Sides:
         """The name of the side at fault."""
         return self.names[1 - int(self.swapped)]
 
-    def named(self, seen: Measurement) -> Measurement:
-        """A measurement that names both sides: it is of the side at fault, unless it says otherwise."""
-        return Measurement(seen.kind, {"side": self.other_name, "other": self.right_name, **seen.quantities})
+    def named(self, seen: Measurement, *, by_right: bool = False) -> Measurement:
+        """A measurement that names both sides: its own, which is the one at fault or the right one, and the other.
+
+        What it says of them itself counts.
+        """
+        own, other = (self.right_name, self.other_name) if by_right else (self.other_name, self.right_name)
+        return Measurement(seen.kind, {"side": own, "other": other, **seen.quantities})
 
     @property
     def replicas(self) -> int:

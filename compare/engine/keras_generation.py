@@ -50,11 +50,6 @@ SHARES_METRICS = not _KERAS_3
 # Optimizers
 
 
-def is_of_keras(optimizer: Any) -> bool:
-    """Whether an optimizer's class is one of Keras's own."""
-    return type(optimizer).__module__.partition(".")[0] in ("keras", "tf_keras")
-
-
 def step_counter(optimizer: Any) -> Any:
     """Returns the variable that counts the steps; with gradient accumulation, ``optimizer.iterations`` is none."""
     return getattr(optimizer, "_iterations", optimizer.iterations)

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import copies_of, reader
-from compare.engine.keras_generation import is_of_keras, step_counter
+from compare.engine.insides_keras import is_keras
+from compare.engine.keras_generation import step_counter
 
 
 class StepCount:
@@ -40,7 +41,7 @@ class StepCount:
         """
         return (
             type(model).train_step is tf.keras.Model.train_step
-            and is_of_keras(optimizer)
+            and is_keras(type(optimizer))
             and not isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
             and not isinstance(strategy, tf.distribute.ParameterServerStrategy)
         )

@@ -609,22 +609,13 @@ class Observer:
         the first step of another training, before or after this one begins: that is taken as it was before both.
         """
         trained = set().union(*(training.updated for training in self.trainings))
-        values = []
-        with suppress(tf.errors.FailedPreconditionError):  # variables made in a graph that has not run yet
-            for weight in weights:
-                state = not weight.trainable and id(container(weight)) not in trained
-                known = mark_of(weight).value if state else None
-                values.append(value_of(weight) if known is None else known)
-            return values
-        return None
+        return self._values(weights, lambda each: not each.trainable and id(container(each)) not in trained)
 
-    def _values(self, weights: Sequence[Any]) -> list[np.ndarray] | None:
-        """The values before the step that is under way; None if there are none yet."""
+    @staticmethod
+    def _values(weights: Sequence[Any], kept: Callable[[Any], bool]) -> list[np.ndarray] | None:
+        """The values of weights, of some those that are kept of before the step under way; None if there are none."""
         try:
-            if self._tracing:
-                return [value_of(weight) for weight in weights]
-            # An eager loop has computed its predictions already, which may change the state of layers.
-            known = [mark_of(weight).value for weight in weights]
+            known = [mark_of(each).value if kept(each) else None for each in weights]
             return [value_of(each) if value is None else value for each, value in zip(weights, known, strict=True)]
         except tf.errors.FailedPreconditionError:  # variables made in a graph that has not run yet
             return None
@@ -635,7 +626,9 @@ class Observer:
         for training in reversed(self.trainings):
             if not training.steps or training.closed or [tuple(each.shape) for each in training.variables] != shapes:
                 continue
-            pairs = zip(training.variables, self._values(weights) or (), strict=False)
+            # An eager loop has computed its predictions already, which may change the state of layers.
+            now = self._values(weights, lambda _: not self._tracing)
+            pairs = zip(training.variables, now or (), strict=False)
             if all(np.array_equal(value_of(before), after) for before, after in pairs):
                 training.take(weights)
                 random = [

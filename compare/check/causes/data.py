@@ -148,7 +148,7 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
     if sides.step == epoch[0] and len(right) != len(other) and len(right) == full:
         if left_out := _short_batch_left_out(sides):
-            return "examples-dropped", Variant({}, left_out, by_right=True)
+            return "examples-dropped", Variant({}, sides.named(left_out), by_right=True)
         if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
             return None  # one short batch is no other size of all
         parts = parts_of_step(sides)
@@ -209,9 +209,7 @@ def _labels_apart(sides: Sides, apart: int) -> Variant:
     rows = [(example_rows(each, sides.step), each.rows(sides.step, "targets")) for each in (sides.right, sides.other)]
     by_right, theirs = (inputs != labels for inputs, labels in rows)
     seen = Measurement.of("script-labels-apart", examples=apart, of=len(rows[1][0]))
-    if by_right and not theirs:
-        return Variant({}, seen.but(side=sides.right_name, other=sides.other_name), by_right=True)
-    return Variant({}, seen)
+    return Variant({}, seen, by_right=by_right and not theirs)
 
 
 def _rest_without_update(sides: Sides) -> Variant | None:
@@ -225,9 +223,7 @@ def _rest_without_update(sides: Sides) -> Variant | None:
     full = max(len(example_rows(alone, step)) for step in alone.steps)
     if parts < 2 or not more or many[: len(few)] != few or following[: len(more)] != more or len(few) == full:
         return None
-    names = (sides.right_name, sides.other_name) if by_right else (sides.other_name, sides.right_name)
-    numbers = {"examples": len(few), "more": len(more), "side": names[0], "other": names[1]}
-    seen = Measurement.of("rest-without-update", **numbers)
+    seen = Measurement.of("rest-without-update", examples=len(few), more=len(more))
     accumulates = (sides.right_trace if by_right else sides.other_trace).config.get("gradient_accumulation_steps")
     remedy = OF_WHOLE_UPDATES if accumulates else OF_REST
     return Variant({}, seen, remedy=remedy, by_right=by_right, called=GRADIENTS)

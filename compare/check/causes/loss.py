@@ -122,7 +122,7 @@ def _recorded_sum(sides: Sides, located: Located) -> Iterator[Variant]:
         losses = [event.arrays[: event.info["targets"]] for event in close_up.of(sides.step, "loss")]
         if len(losses) == 1 and len(losses[0]) == 1 and (count := np.size(losses[0][0])) > 1:
             factor = 1 / count if by_right else float(count)
-            seen = Measurement.of("script-losses-summed", losses=count, summing=name)
+            seen = sides.named(Measurement.of("script-losses-summed", losses=count, summing=name))
             for regularization in ({}, {"regularization": factor}):
                 yield Variant({"share": scaled(mean_of_means, factor), **regularization}, seen, by_right=by_right)
 
@@ -252,9 +252,8 @@ def _is_written(factor: float) -> bool:
 
 def _recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
     """One side adds up the gradients of micro-batches, or divides them twice, which the other averages."""
-    names, parts = (sides.right_name, sides.other_name), parts_of_step(sides)
+    parts = parts_of_step(sides)
     for i, count in enumerate(parts):
-        numbers = {"factor": count, "side": names[i], "other": names[1 - i]}
         kind, remedy = "", ""
         if count > 1 and have_factor(sides, count if i else 1 / count):
             kind = "script-micro-batches"
@@ -263,7 +262,7 @@ def _recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]
             kind = "script-divided-twice"
             remedy = "gradients = accumulated  # if the loss of each micro-batch is divided already"
         if kind:
-            yield Variant({}, Measurement.of(kind, **numbers), remedy=remedy, by_right=not i, called=GRADIENTS)
+            yield Variant({}, Measurement.of(kind, factor=count), remedy=remedy, by_right=not i, called=GRADIENTS)
             return
 
 
@@ -477,8 +476,7 @@ def _broadcast_shapes(sides: Sides, located: Located) -> Iterator[Variant]:
     )
     for by_right, own, others in ((False, other, right), (True, right, other)):
         if any(own) and others and all(each is False for each in others):
-            names = {"side": sides.right_name, "other": sides.other_name} if by_right else {}
-            yield Variant({}, Measurement.of("script-shapes", **names), measured=True, by_right=by_right)
+            yield Variant({}, Measurement.of("script-shapes"), measured=True, by_right=by_right)
 
 
 def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:

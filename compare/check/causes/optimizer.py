@@ -426,10 +426,10 @@ def _kept(sides: Sides) -> Variant | None:
     configs = [{**trace.config, "name": ""} for trace in traces]
     if sides.step != 1 or begun[0] == begun[1] or configs[0] != configs[1]:
         return None
-    more, names = int(begun[1] > begun[0]), (sides.right_name, sides.other_name)
+    more = int(begun[1] > begun[0])
     numbers = {"iterations": begun[more], "expected": begun[1 - more]}
     used = next((str(each["class"]) for each in traces[more].optimizers), "optimizer")
-    seen = Measurement.of("script-kept-optimizer", optimizer=used, side=names[more], other=names[1 - more], **numbers)
+    seen = Measurement.of("script-kept-optimizer", optimizer=used, **numbers)
     remedy = f"model.set_weights(weights)\noptimizer = tf.keras.optimizers.{used}(...)  # a new one, without slots"
     return Variant({}, seen, remedy=remedy, by_right=not more)
 

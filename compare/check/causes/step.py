@@ -46,7 +46,6 @@ def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
     first = [info for info in layers if info["name"] == located.where] or layers
     if first and not any(info.get("flagged", True) for info in first):
         return  # the first layer that differs does not know the flag
-    names = sides.right_name, sides.other_name
     # An explicit training=False on the side that is held to be right is meant.
     for by_right, given, others in (
         (False, other, right),
@@ -54,8 +53,7 @@ def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
     ):
         if given and others and all(flag is True for flag in others) and not any(flag is True for flag in given):
             by_fit = by_right and sides.right_trace.trained_by == "fit"
-            sided = {"side": names[not by_right], "other": names[by_right]}
-            seen = Measurement.of("script-flag", training=given[0], by_fit=by_fit, **sided)
+            seen = Measurement.of("script-flag", training=given[0], by_fit=by_fit)
             of_model = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
             yield Variant({}, seen, remedy=of_model if by_fit else "", by_right=by_right)
 
