@@ -24,7 +24,6 @@ from compare.check.judgement import Judgement, survived
 from compare.check.look_inside import LookInside
 from compare.check.measurement import Measurement
 from compare.check.noise import NoiseTwins
-from compare.check.not_finite import FirstValue
 from compare.check.observation import EPOCHS, Observation, Seen
 from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe, distance
@@ -40,7 +39,7 @@ from compare.experiment import Experiment
 from compare.records import EPOCH_END, Record
 from compare.trainer import Trainer
 from compare.verdict import rounding
-from compare.verdict.exact import compare_records, paired_names, paired_steps, within_rounding
+from compare.verdict.exact import compare_records, largest_gap, paired_names, paired_steps, within_rounding
 from compare.verdict.model import Comparison, Difference, Finding, NotApplicable, Training
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
 from compare.verdict.rounding import FACTOR
@@ -213,7 +212,8 @@ class Checker:
         if not report.training:  # else the difference begins where that mistake does
             stage, where = (inside.stage, inside.where) if inside else ("", "")
             report = replace(report, comparison=comparison.led_by_not_finite(stage, where))
-        return with_not_finite(report, inside)
+        lost = not_finite.findings(report.comparison, report.reference, inside, " of the check")
+        return replace(report, findings=(*lost, *report.findings))
 
     def _name_examples(self, report: Report, reference: Seen, candidate: Seen) -> Report:
         """Adds what is wrong with the examples of a loop that batches them by itself."""
@@ -272,7 +272,8 @@ class Checker:
             training = replace(training, verdict=DIFFERENT)
         elif judgement.right:
             training = training if hidden else self._within_noise(case, judgement, comparison, records)
-            evidence = [_apart(training)] if training.verdict == DIFFERENT else []
+            variable = training.noise.variable if training.noise else None
+            evidence = [Measurement.of("apart", variable=variable)] if training.verdict == DIFFERENT else []
         else:  # a few steps are slightly off, or could not be paired, which may be rounding
             training = self._twins.judge(comparison, *records).training
             if training.verdict == ALIKE:
@@ -429,17 +430,6 @@ def _without_contradicted(report: Report, located: Located) -> Report:
     return replace(report, findings=report.reporting, unexplained=(*report.unexplained, *seen))
 
 
-def with_not_finite(report: Report, inside: FirstValue | None) -> Report:
-    """The report with the cause ``not-finite`` before all others, where one side alone is not finite."""
-    found = not_finite.findings(report.comparison, report.reference, inside, " of the check")
-    return replace(report, findings=(*found, *report.findings))
-
-
-def _apart(training: Training) -> Measurement:
-    """Evidence against a trainer whose steps are all right, but whose weights are not the reference's."""
-    return Measurement.of("apart", variable=training.noise.variable if training.noise else None)
-
-
 def _nearly_equal(records: Pair, key: str) -> bool:
     """Whether both trainers report nearly the same number in every epoch."""
     reference, candidate = (record.logs for record in records)
@@ -452,11 +442,9 @@ def _nearly_equal(records: Pair, key: str) -> bool:
 def _max_weight_gap(reference: Observation, candidate: Observation) -> float | None:
     """The largest difference of any weight at the end of an epoch, or of training; None if unknown or not finite."""
     sides = [side.epoch_end_states | ({"final": side.final} if side.final else {}) for side in (reference, candidate)]
-    gaps = [
-        np.abs(np.subtract(a, b, dtype=np.float64)).max(initial=0.0)
+    return largest_gap(
+        (a, b)
         for end in sides[0].keys() & sides[1].keys()
         for a, b in zip(sides[0][end][0], sides[1][end][0], strict=True)
         if a.dtype.kind == "f"
-    ]
-    largest = float(np.max(gaps)) if gaps else np.nan  # max() may leave out a NaN
-    return largest if np.isfinite(largest) else None
+    )

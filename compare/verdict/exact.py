@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -274,13 +274,18 @@ def max_weight_gap(reference: Record, candidate: Record, since: int) -> float | 
 
     The ends of epochs before the first difference say nothing of it.
     """
+    return largest_gap(
+        pair
+        for epoch in sorted(reference.logs.keys() & candidate.logs.keys())
+        if epoch >= since
+        for pair in zip(reference.weights(epoch) or (), candidate.weights(epoch) or (), strict=False)
+    )
+
+
+def largest_gap(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float | None:
+    """The largest absolute difference of two arrays, of any pair; None if there is none, or it is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        gaps = [
-            np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0)
-            for epoch in sorted(reference.logs.keys() & candidate.logs.keys())
-            if epoch >= since
-            for a, b in zip(reference.weights(epoch) or (), candidate.weights(epoch) or (), strict=False)
-        ]
+        gaps = [np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0) for a, b in pairs]
     largest = float(np.max(gaps)) if gaps else math.nan  # max() may leave out a NaN
     return largest if math.isfinite(largest) else None
 

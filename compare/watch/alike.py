@@ -221,11 +221,8 @@ class InitialWeights:
         return model
 
     def _of_keras(self, original: Any, *args: Any, **options: Any) -> Any:
-        self._aside += 1
-        try:
+        with self.aside():
             return original(*args, **options)
-        finally:
-            self._aside -= 1
 
     def _create_variable(self, original: Any, variable: Any, *args: Any, **options: Any) -> None:
         original(variable, *args, **options)
