@@ -540,8 +540,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-parts-of-update": "{side} makes an update of {parts} micro-batch{parts:|es} of {examples} examples each, "
     "{other} of {expected}",
     "tail-left-out": "{side} has the last {examples} examples of its epoch here, {other} begins the next epoch; "
-    "{never:,} "
-    "of {of_all:,} examples are left out",
+    "{never:,} of {of_all:,} examples are left out",
     "rest-without-update": "{other} makes an update of the last {examples} examples of the epoch, {side} makes its "
     "next one only after {more} of the next epoch",
     "had-again": "{side} had the same {examples} examples in step {earlier_step}",
@@ -575,8 +574,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-losses-summed": ": {summing} takes the gradient of {losses} losses, not of their mean: that of their sum",
     # Two scripts: gradients, update and state
     "script-not-scaled": "the loss is {loss_scale:,.0f} times as large in {other} as in {side}, whose optimizer "
-    "divides "
-    "the gradients by that scale all the same",
+    "divides the gradients by that scale all the same",
     "script-not-unscaled": "the loss is scaled, but the gradients are {loss_scale:,.0f} times as large in {side} as in "
     "{other}: nothing divides them by the scale",
     "script-no-gradient": "{variables:some}: {side}'s optimizer gets no gradient",
@@ -590,8 +588,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-shapes": "the difference of shapes [n] and [n, 1] in the loss of {side} is [n, n]: each label is compared "
     "with the prediction of every example; {other} has no such difference",
     "script-pairs-next": "the loss of the next step is {next_loss:.6g} in {side}, the mean over all pairs of a label "
-    "and "
-    "a prediction, and {next_right:.6g} if each label has its own",
+    "and a prediction, and {next_right:.6g} if each label has its own",
     "script-optimizer": "{side} uses {optimizer}, {other} {expected}",
     "script-schedule": "the learning rate is {expected:exact} in {other} ({schedule}), {learning_rate:exact} in {side}",
     "script-settings": _script_settings,
@@ -634,8 +631,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "layers-alone": "only {side} calls {classes:some} in this step",
     "calls-alone": "only {side} calls {functions:some}",
     "gradients-have-factor": "every gradient of {side} is {factor:.6g} times that of {other}, and the loss is the "
-    "same: "
-    "the factor comes between tape.gradient and apply_gradients",
+    "same: the factor comes between tape.gradient and apply_gradients",
     "gradients-kept": "the gradients of {side} in step {step:,} are those of {other} and its own of the step before: "
     "set what adds them up back to zero after each update",
     "more-gradients": "{side}'s optimizer is given gradients of {variables:some}, {other}'s is not",
@@ -668,14 +664,11 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "nothing updates the metric that it is read from; a train_step does so itself, with update_state(loss) of the "
     "metric of self.metrics that is called loss",
     "loss-after-update": "loss in epoch {epoch} is {value:.6g}, the mean of the losses that the batches have after "
-    "their "
-    "update; before it, as fit reports it, it is {expected:.6g}",
+    "their update; before it, as fit reports it, it is {expected:.6g}",
     "called-again": "{side} calls the model again with the examples of a step after its update ({steps} of {of} "
-    "steps); "
-    "numbers of these predictions are those of the updated weights, and fit's are not",
+    "steps); numbers of these predictions are those of the updated weights, and fit's are not",
     "share-of-pairs": "{metric} in each epoch is the share of all pairs of a label and a prediction of a batch that "
-    "are "
-    "equal: labels of shape [n] meet predictions of shape [n, 1]; tf.reshape one of them",
+    "are equal: labels of shape [n] meet predictions of shape [n, 1]; tf.reshape one of them",
     # Values that are not finite on one side only
     "weights-not-finite": _weights_not_finite,
     "metric-not-finite": _metric_not_finite,

@@ -12,6 +12,7 @@ from compare.check.recipe import MetricFormula
 from compare.check.recorded import CLOSE
 from compare.check.used import ALONE, SCRIPT
 from compare.records import Record
+from compare.verdict.exact import metric_names
 from compare.watch.reported_logs import names_by_metric
 from compare.watch.trace import ON_BATCHES, Measured, Trace
 
@@ -133,7 +134,7 @@ def not_reset(reference: Record, candidate: Record) -> list[str]:
 def over_epochs(reference: Record, candidate: Record) -> list[str]:
     """The metrics that are the means over all epochs so far of what the reference reports."""
     found, epochs = [], sorted(reference.logs.keys() & candidate.logs.keys())
-    for name in dict.fromkeys(name for logs in reference.logs.values() for name in logs):
+    for name in metric_names(reference):
         right, other = ([side.logs[epoch].get(name) for epoch in epochs] for side in (reference, candidate))
         if len(epochs) < 2 or None in right or None in other or right == other:
             continue
