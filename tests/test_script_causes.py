@@ -572,6 +572,35 @@ def test_batches_of_another_size_and_examples_left_out_are_told_apart() -> None:
     assert accused(RIGHT, five, ends=(2,)) == [("examples", "examples-dropped")], "its last step"
 
 
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_examples_of_updates_that_a_loss_scale_leaves_out_are_not_those_of_the_step(skipped: int) -> None:
+    scaled, five = Event("scaled", 0, {"skipped": skipped}, []), linear_step(rows=slice(0, 5))
+    right = changed(RIGHT, "gradients", lambda event: [scaled, event])
+    assert bool(accused(right, five, ends=(1, 2))) == (not skipped)
+    located = locate(right, five, [], STEP, NAMES)
+    seen = hints(located, replace(sides(five), close_ups=(right, five)))
+    numbers = {"kind": "updates-skipped", "side": "loop", "count": 0, "other": "fit", "others": 2}
+    assert [each.as_json() for each in seen if each.kind == "updates-skipped"] == [numbers] * bool(skipped)
+
+
+def test_what_was_computed_for_an_update_that_is_left_out_is_forgotten() -> None:
+    from compare.watch.stages import _Replica
+
+    replica = _Replica()
+
+    def applies(optimizer: int) -> None:
+        replica.waiting.append(Event("inputs", 0, {}, []))
+        event = Event("scaled", 0, {"optimizer": optimizer, "skipped": replica.skipped(optimizer)}, [])
+        replica.waiting.append(event)
+
+    for optimizer, events, skipped in ((1, 2, 0), (1, 2, 1), (2, 4, 0), (1, 4, 2), (2, 4, 1)):
+        applies(optimizer)
+        assert (len(replica.waiting), replica.waiting[-1].info["skipped"]) == (events, skipped)
+    replica.ended.add(1)  # which has made its update
+    applies(2)
+    assert (len(replica.waiting), replica.waiting[-1].info["skipped"]) == (6, 0)
+
+
 def test_an_epoch_that_begins_before_the_last_is_over_drops_examples() -> None:
     assert accused(RIGHT, linear_step(rows=slice(8, 16))) == [("examples", "examples-dropped")]
     assert accused(RIGHT, linear_step(rows=slice(4, 12))) == [("examples", "examples-repeated")]

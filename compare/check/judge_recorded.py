@@ -34,6 +34,7 @@ from compare.check.recorded import (
     penalty_of,
     place_of,
     same,
+    skipped_updates,
     steps_of_epoch,
     with_own_predictions,
 )
@@ -368,6 +369,11 @@ def _drawn_before(close_up: CloseUp, step: int, stage: str) -> dict[str, Counter
 
 
 def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
+    right_skips, skips = skipped_updates(sides)
+    if right_skips != skips:
+        seen = {"side": sides.other_name, "count": skips, "other": sides.right_name, "others": right_skips}
+        yield Measurement.of("updates-skipped", **seen)
+        return
     right, other = (
         [row for step in steps_of_epoch(sides) for row in example_rows(side, step)]
         for side in (sides.right, sides.other)

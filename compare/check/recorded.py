@@ -243,6 +243,15 @@ def parts_of_step(sides: Sides) -> list[int]:
     return [len(events) // sides.replicas for events in both]
 
 
+def skipped_updates(sides: Sides) -> tuple[int, int]:
+    """How many updates a loss scale has left out until this step on each side, the one held to be right first."""
+    right, other = (
+        sum(event.info["skipped"] for step in range(1, sides.step + 1) for event in each.of(step, "scaled"))
+        for each in (sides.right, sides.other)
+    )
+    return right // sides.replicas, other // sides.replicas
+
+
 # Gradients
 
 

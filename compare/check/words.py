@@ -539,6 +539,9 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-batch-size": "{other} has {expected} examples in a batch, {side} {examples}",
     "script-parts-of-update": "{side} makes an update of {parts} micro-batch{parts:|es} of {examples} examples each, "
     "{other} of {expected}",
+    "updates-skipped": "until then {side} has left out {count} update{count:|s} and {other} {others}, as a "
+    "LossScaleOptimizer does where gradients of float16 overflow, so that their steps have other batches; scale the "
+    "loss in both (optimizer.scale_loss), or in neither",
     "tail-left-out": "{side} has the last {examples} examples of its epoch here, {other} begins the next epoch; "
     "{never:,} of {of_all:,} examples are left out",
     "rest-without-update": "{other} makes an update of the last {examples} examples of the epoch, {side} makes its "

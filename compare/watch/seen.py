@@ -21,9 +21,9 @@ class Event:
     Attributes:
         kind: ``inputs``, ``weights``, ``seeds`` (the state of layers' random numbers), ``layer``, ``predictions``,
             ``mask`` (of what counts in a loss), ``targets``, ``spread`` (the loss if each label met every prediction),
-            ``loss``, ``gradients``, ``sketch`` (of each gradient, a few numbers) or ``updated`` (the weights that the
-            optimizer has made), in this order; several micro-batches in a step repeat it. ``drawn`` (random numbers)
-            may be anywhere before ``gradients``.
+            ``loss``, ``scaled`` (a LossScaleOptimizer may leave out the update), ``gradients``, ``sketch`` (of each
+            gradient, a few numbers) or ``updated`` (the weights that the optimizer has made), in this order; several
+            micro-batches in a step repeat it. ``drawn`` (random numbers) may be anywhere before ``gradients``.
         info: what is known without the values: names, flags, how many arrays of which kind.
         arrays: the values; outside the close-up of losses and sketches only.
         rows: a hash of each example, for ``inputs`` and ``targets``; for ``drawn``, of all numbers.

@@ -62,6 +62,14 @@ class _Replica:
     made: Counter[int] = field(default_factory=Counter)
     applied: defaultdict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
+    def skipped(self, optimizer: int) -> int:
+        """How many updates an optimizer has left out since its last one; what was computed for them is forgotten."""
+        for i, event in enumerate(self.waiting if not self.ended else ()):
+            if event.kind == "scaled" and event.info["optimizer"] == optimizer:
+                del self.waiting[: i + 1]
+                return int(event.info["skipped"]) + 1
+        return 0
+
 
 class StageObserver(Observer):
     """An observer that also records the stages of some steps; ``seen.py`` describes what it writes."""
@@ -280,6 +288,7 @@ class StageObserver(Observer):
         return tf.control_dependencies([last] if same else [])
 
     def _apply_scaled(self, original: Any, optimizer: Any, grads: Any, *args: Any, **options: Any) -> Any:
+        self._record("scaled", {"optimizer": id(optimizer)}, [])
         return original(optimizer, self._in_order(list(grads)), *args, **options)
 
     def _in_order(self, gradients: Any) -> Any:
@@ -307,6 +316,10 @@ class StageObserver(Observer):
             if kind == "updated":
                 if not self.settings.losses_only:
                     self._updated(info, number, arrays)
+                return
+            if kind == "scaled":
+                if not self.settings.losses_only:
+                    waiting.append(Event(kind, number, {**info, "skipped": replica.skipped(info["optimizer"])}, []))
                 return
             near = any(map(self._watches, self._next_steps(number)))
             kept = kind == "loss" or (near and not self.settings.losses_only)

@@ -12,7 +12,7 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.recipe import Recipe, Span
-from compare.check.recorded import known_rows, parts_of_step, steps_of_epoch
+from compare.check.recorded import known_rows, parts_of_step, skipped_updates, steps_of_epoch
 from compare.check.sides import Sides
 from compare.check.stages import EXAMPLES, GRADIENTS, STATE, Located, example_rows
 from compare.check.used import ALONE, RUN, SCRIPT
@@ -137,7 +137,7 @@ def _explained_by_forward_pass(case: Case, epoch: int, changed: list[str]) -> bo
 def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause of other examples in a step."""
     right, other = (example_rows(each, sides.step) for each in (sides.right, sides.other))
-    if not right or not other:
+    if not right or not other or len({*skipped_updates(sides)}) > 1:
         return None
     if apart := _with_another_label(sides):
         return "labels-shuffled-apart", _labels_apart(sides, apart)
