@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from killed_runs import left_by
 from processes import children
 
 import compare
-from compare.app.cluster_session import _free_ports
+from compare.app.cluster_session import _free_ports, _wait
 from compare.engine import tf_config
+from compare.errors import NoVerdictError
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["--experiment", "fashion-mnist-sample", "--train-examples", "288", "--batch-size", "32", "--epochs", "1"]
@@ -212,7 +214,8 @@ def test_an_interrupted_cluster_can_be_resumed_and_ends_the_same(tmp_path):
     cluster = ["--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "3"]
     cluster += ["--checkpoint-every", "1", "--quiet"]
     assert run(tmp_path, *cluster, "--name", "whole")[0] == 0
-    process = start(tmp_path, *cluster, "--name", "run")
+    (tmp_path / "tmp").mkdir()
+    process = start(tmp_path, *cluster, "--name", "run", TMPDIR=str(tmp_path / "tmp"))
     metrics = tmp_path / "run" / "metrics.csv"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
         assert process.poll() is None, process.communicate()
@@ -221,6 +224,7 @@ def test_an_interrupted_cluster_can_be_resumed_and_ends_the_same(tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "--resume" in err
+    assert not list((tmp_path / "tmp").iterdir())
     assert verdict(tmp_path, "run")["interrupted"] is True
     assert_none_left(tmp_path)
     status, _, err = run(tmp_path, *cluster, "--name", "run", "--resume")
@@ -237,6 +241,23 @@ def test_a_worker_that_dies_ends_the_run_with_an_error(tmp_path):
     assert process.returncode == 3
     assert len(err.strip().splitlines()) == 1, err
     assert_none_left(tmp_path)
+
+
+@pytest.mark.parametrize(("ends", "refused"), [("exit 0", False), ("kill -9 $$", True)])
+def test_what_the_chief_trained_without_a_worker_that_was_killed_is_no_verdict(ends, refused):
+    texts = {"chief": "sleep 1; exit 0", "worker": ends}
+    with ExitStack() as stack:
+        running = {
+            tf_config.ClusterTask(kind, 0, True, 1): stack.enter_context(
+                subprocess.Popen(["sh", "-c", text], stderr=subprocess.PIPE)
+            )
+            for kind, text in texts.items()
+        }
+        if refused:
+            with pytest.raises(NoVerdictError, match="worker-0 ended with status -9 before the run was over"):
+                _wait(running)
+        else:
+            assert _wait(running) == (0, "")
 
 
 # For SIGINT see the interrupted cluster above; in the gate see test_parallel_trainers.

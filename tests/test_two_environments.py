@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import compare
-from compare.app.environments import versions_of
+from compare.app.environments import refuse_flags, versions_of
 from compare.app.script_sides import _exactly, sides_of
 from compare.app.scripts import _environments_apart
 from compare.errors import RequestError
@@ -262,3 +262,12 @@ def test_what_one_script_alone_imports_is_no_other_environment(tmp_path: Path) -
         write_json(run.folder / ENVIRONMENT, environment)
     (text,) = _environments_apart(["a", "b"], runs)
     assert text == "the environments differ: numpy 2.4 and 2.3, XLA_FLAGS not there and --a (a's first)"
+
+
+def test_flags_that_xla_does_not_know_are_refused_before_they_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
+    with pytest.raises(RequestError, match=r"XLA_FLAGS: TensorFlow ends at once \(Unknown flag .*xla_no_such_flag=1\)"):
+        refuse_flags()
+    monkeypatch.setattr(subprocess, "run", None)
+    monkeypatch.delenv("XLA_FLAGS")
+    refuse_flags()

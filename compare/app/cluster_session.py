@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -147,17 +148,21 @@ def start_here(options: Trained, folder: Path) -> tuple[int, str]:
     ports = iter(_free_ports(sum(kinds.values())))
     cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in kinds.items()}
     with ExitStack() as stack:
+        # Who is killed leaves behind the files that AutoGraph writes for every tf.function.
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         running = {}
         for kind, addresses in cluster.items():
             for index in range(len(addresses)):
                 task = ClusterTask(kind, index, "chief" in cluster, kinds["worker"])
                 config = {"cluster": cluster, "task": {"type": kind, "index": index}}
-                running[task] = stack.enter_context(_start(task, config, options, folder))
+                running[task] = stack.enter_context(_start(task, config, options, folder, temporary))
                 stack.callback(running[task].kill)
         return _wait(running)
 
 
-def _start(task: ClusterTask, config: dict[str, Any], options: Trained, folder: Path) -> subprocess.Popen[bytes]:
+def _start(
+    task: ClusterTask, config: dict[str, Any], options: Trained, folder: Path, temporary: str
+) -> subprocess.Popen[bytes]:
     request = json.dumps({"options": as_json(options), "folder": str(folder), "path": sys.path})
     # Only the chief speaks to the user: the others would say the same again.
     with open(os.devnull if task.is_chief else folder / f"{task.name}.log", "ab") as silent:
@@ -165,7 +170,11 @@ def _start(task: ClusterTask, config: dict[str, Any], options: Trained, folder: 
             "compare.app.cluster_member",
             request,
             # A GPU cannot be shared by processes that each take all of its memory.
-            environment={"TF_CONFIG": json.dumps(config), "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+            environment={
+                "TF_CONFIG": json.dumps(config),
+                "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+                "TMPDIR": temporary,
+            },
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the process that the user started, which ends the others
             stdout=None if task.is_chief else silent,
@@ -174,7 +183,10 @@ def _start(task: ClusterTask, config: dict[str, Any], options: Trained, folder: 
 
 
 def _wait(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str]:
-    """Wait for the chief; when another process fails, all are stopped after ``GRACE_SECONDS``."""
+    """Wait for the chief; when another process fails, all are stopped after ``GRACE_SECONDS``.
+
+    One that was killed is missing from what the chief has trained, also where the chief has not noticed.
+    """
     chief = next(process for task, process in running.items() if task.is_chief)
     deadline: float | None = None
     while chief.poll() is None and (deadline is None or time.monotonic() < deadline):
@@ -182,7 +194,8 @@ def _wait(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str
             deadline = time.monotonic() + GRACE_SECONDS
         time.sleep(0.05)
     failed = _failed(running)
-    if failed and chief.poll() in (None, EXIT_NO_VERDICT):  # the chief found no verdict because of it
+    killed = [task for task in failed if running[task].returncode == -processes.KILL]
+    if killed or (failed and chief.poll() in (None, EXIT_NO_VERDICT)):  # the chief found no verdict because of it
         raise NoVerdictError(
             f"{failed[0].name} ended with status {running[failed[0]].returncode} before the run was over, "
             f"which stops the others; its last words are in {failed[0].name}.log of the run's folder"

@@ -1,9 +1,12 @@
-"""The environments that scripts run in: what an interpreter has installed, and what differs between two."""
+"""The environments of trainings: what an interpreter has installed, what differs between two, and XLA's flags."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
+import sys
 
 from compare.app import processes
 from compare.errors import RequestError
@@ -76,3 +79,19 @@ def _answer(python: str) -> str:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS")
+"""The environment variables that XLA reads when it first compiles."""
+_COMPILE = "import tensorflow as tf\ntf.function(lambda: tf.constant(1.0) + 1.0, jit_compile=True)()"
+
+
+def refuse_flags() -> None:
+    """Refuses flags that XLA does not know: it ends the process with 1 then, the status of a difference."""
+    given = [name for name in FLAGS if os.environ.get(name)]
+    if not given:
+        return
+    command, nowhere = [sys.executable, "-P", "-c", _COMPILE], subprocess.DEVNULL
+    tried = subprocess.run(command, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE, text=True, errors="replace")
+    if said := re.search(r"^F\d{4} .*?\] (.*)", tried.stderr, re.MULTILINE):  # a fatal message
+        raise RequestError(f"{' and '.join(given)}: TensorFlow ends at once ({said[1]}); change or unset it")

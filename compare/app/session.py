@@ -12,6 +12,7 @@ from rich.console import Console
 from compare import signals
 from compare.app import cluster_session
 from compare.app.baseline import refuse_baseline
+from compare.app.environments import refuse_flags
 from compare.app.parallel_trainers import (
     EarlyChecks,
     at_once,
@@ -88,6 +89,7 @@ def _by_mode(options: Request, folder: Path, console: Console, *, command: bool)
         from compare.app.logs import compare_logged  # noqa: PLC0415 (lazy)
 
         return compare_logged(options, folder, console)
+    refuse_flags()
     if isinstance(options, ShortCheck):
         return check_only(options, folder, console, command=command)
     if isinstance(options, Training) and options.sizes:
