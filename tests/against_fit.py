@@ -18,11 +18,23 @@ VALIDATION = 86
 def checker_of(experiment: compare.Experiment, replicas: int = 0, reference: Any = None, **options: Any) -> Any:
     """The short check of any loop against fit, or another reference; under the default strategy without replicas."""
     from compare.check import Checker
-    from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
-    strategy = strategies.make("mirrored", replicas) if replicas else strategies.make("default")
-    return Checker(experiment, reference or KerasFit(), strategy, **options)
+    return Checker(experiment, reference or KerasFit(), _strategy(replicas), **options)
+
+
+def task_of(experiment: compare.Experiment, batch_size: int, replicas: int = 0, *execution: Any) -> Any:
+    """What trainers get, with a global batch size; under the default strategy without replicas."""
+    from compare.engine import input_pipeline
+    from compare.engine.run import TrainingTask
+
+    return TrainingTask(experiment, *input_pipeline.load(experiment), _strategy(replicas), batch_size, *execution)
+
+
+def _strategy(replicas: int) -> Any:
+    from compare.engine import strategies
+
+    return strategies.make("mirrored", replicas) if replicas else strategies.make("default")
 
 
 def held_against_fit(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tasks
+from against_fit import task_of
 
 import compare
 
@@ -217,11 +218,7 @@ def train(trainer, task):
 
 @pytest.fixture(scope="module")
 def task(tensorflow):
-    from compare.engine import input_pipeline
-    from compare.engine.run import TrainingTask
-
-    experiment = tasks.experiment(train=24, validation=8)
-    return TrainingTask(experiment, *input_pipeline.load(experiment), tensorflow.distribute.get_strategy(), 8)
+    return task_of(tasks.experiment(train=24, validation=8), 8)
 
 
 @pytest.fixture(scope="module")

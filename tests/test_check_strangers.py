@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tasks
 from against_fit import checker_of
+from plain_loop import Loop
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
@@ -33,40 +34,18 @@ def checker(name):
     return checker_of(made, batch_size=32)
 
 
-class Plain:
-    """The README's loop, which never uses the strategy."""
+class Plain(Loop):
+    """Reports no numbers, as the README's."""
 
     name = "plain"
-    eager = False
 
-    def train(self, run):
-        import tensorflow as tf
+    def penalty(self):
+        return 0.0
 
-        model, optimizer, loss, _ = run.build()
-        self.begin(optimizer, model.trainable_variables)
+    def record(self, x, y, predictions, value):
+        """No metric is updated."""
 
-        def step(x, y):
-            with tf.GradientTape() as tape:
-                value = self.value(tf.reduce_mean(loss.call(y, model(x, training=True))))
-            self.apply(optimizer, tape.gradient(value, model.trainable_variables), model.trainable_variables)
-
-        step = step if self.eager else tf.function(step)
-        for epoch in run.epochs:
-            for x, y in run.train_dataset(epoch):
-                step(x, y)
-                run.end_step()
-            run.end_epoch(epoch, self.logs(epoch))
-
-    def begin(self, optimizer, variables):
-        """Before the first step."""
-
-    def value(self, loss):
-        return loss
-
-    def apply(self, optimizer, gradients, variables):
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-    def logs(self, epoch):
+    def logs(self, logs):
         return {}
 
 
@@ -75,15 +54,12 @@ class Rounded(Plain):
 
     eager = True
 
-    def value(self, loss):
-        return loss * 3.0 * (1.0 / 3.0)
+    def value(self, y, predictions):
+        return super().value(y, predictions) * 3.0 * (1.0 / 3.0)
 
 
 class RoundedEpochs(Plain):
     """A whole epoch in one call, so that nobody sees the weights between two steps."""
-
-    def value(self, loss):
-        return loss * 41.0 * (1.0 / 41.0)
 
     def train(self, run):
         import tensorflow as tf
@@ -94,7 +70,7 @@ class RoundedEpochs(Plain):
         def on_epoch(dataset):
             for x, y in dataset:
                 with tf.GradientTape() as tape:
-                    value = self.value(tf.reduce_mean(loss.call(y, model(x, training=True))))
+                    value = tf.reduce_mean(loss.call(y, model(x, training=True))) * 41.0 * (1.0 / 41.0)
                 optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
 
         for epoch in run.epochs:
@@ -110,9 +86,9 @@ def test_steps_between_which_no_weights_are_read_are_explained(tensorflow):
 class ByHand(Plain):
     """Subtracts the gradients itself, from all weights but the first layer's."""
 
-    def apply(self, optimizer, gradients, variables):
+    def apply(self, gradients, variables):
         for gradient, variable in list(zip(gradients, variables, strict=True))[2:]:
-            variable.assign_sub(float(optimizer.learning_rate) * gradient)
+            variable.assign_sub(float(self.optimizer.learning_rate) * gradient)
 
 
 def test_weights_that_no_hand_written_update_reaches_are_named(tensorflow):
@@ -126,25 +102,11 @@ def test_weights_that_no_hand_written_update_reaches_are_named(tensorflow):
 class LayerByLayer(Plain):
     """Calls the layers one by one, with a function of TensorFlow between them, whose result has no mask."""
 
-    def train(self, run):
+    def call(self, x):
         import tensorflow as tf
 
-        build = run.build
-
-        def with_function():
-            model, *others = build()
-            embedding, *rest = model.layers
-
-            class Calls:
-                trainable_variables = model.trainable_variables
-
-                def __call__(self, x, training):
-                    return functools.reduce(lambda value, layer: layer(value), rest, tf.identity(embedding(x)))
-
-            return Calls(), *others
-
-        run.build = with_function
-        super().train(run)
+        embedding, *rest = self.model.layers
+        return functools.reduce(lambda value, layer: layer(value), rest, tf.identity(embedding(x)))
 
 
 def test_a_mask_that_is_lost_between_two_layers_is_named(tensorflow):
@@ -169,18 +131,8 @@ def test_a_mask_that_is_lost_between_two_layers_is_named(tensorflow):
 class WithFirstLoss(Plain):
     """Adds one of the layers' losses only."""
 
-    def train(self, run):
-        build = run.build
-
-        def kept():
-            self.model, *others = build()
-            return self.model, *others
-
-        run.build = kept
-        super().train(run)
-
-    def value(self, loss):
-        return loss + self.model.losses[0]
+    def penalty(self):
+        return self.model.losses[0]
 
 
 @pytest.mark.parametrize(
@@ -202,30 +154,19 @@ def test_a_loss_of_one_layer_that_is_left_out_is_named(tensorflow, regularizer, 
 class SquashedTwice(Plain):
     """Gives TensorFlow's function, which takes logits, what softmax made of them."""
 
-    def train(self, run):
+    def value(self, y, predictions):
         import tensorflow as tf
 
-        build = run.build
-
-        class Loss:
-            def call(self, y, logits):
-                return tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.nn.softmax(logits))
-
-        def replaced():
-            model, optimizer, _, metrics = build()
-            return model, optimizer, Loss(), metrics
-
-        run.build = replaced
-        super().train(run)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.nn.softmax(predictions)))
 
 
 class InParts(Plain):
     """Applies the optimizer to each half of the variables."""
 
-    def apply(self, optimizer, gradients, variables):
+    def apply(self, gradients, variables):
         half = len(variables) // 2
-        optimizer.apply_gradients(zip(gradients[:half], variables[:half], strict=True))
-        optimizer.apply_gradients(zip(gradients[half:], variables[half:], strict=True))
+        super().apply(gradients[:half], variables[:half])
+        super().apply(gradients[half:], variables[half:])
 
 
 class TrainsInValidation(Plain):
@@ -284,11 +225,8 @@ def test_the_loss_of_an_output_that_is_left_out_is_named(tensorflow):
 def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorflow):
     class Averaged(Plain):
         def train(self, run):
-            build, made = run.build, []
-            run.build = lambda: made.append(build()) or made[0]
             super().train(run)
-            model, optimizer, *_ = made[0]
-            optimizer.finalize_variable_values(model.trainable_variables)
+            self.optimizer.finalize_variable_values(self.model.trainable_variables)
 
     made = tasks.experiment(
         train=200,
@@ -313,8 +251,8 @@ def test_fit_is_explained_by_its_own_replay_where_gradients_are_sparse(tensorflo
     assert report.verdict in ("identical", "alike"), report
 
     class Dense(Rounded):
-        def apply(self, optimizer, gradients, variables):
-            super().apply(optimizer, [tensorflow.convert_to_tensor(g) for g in gradients], variables)
+        def apply(self, gradients, variables):
+            super().apply([tensorflow.convert_to_tensor(g) for g in gradients], variables)
 
     if optimizer != "clipnorm":  # with few words, the rows are clipped alike
         assert checker(optimizer).check(Dense()).verdict == "different"
@@ -353,18 +291,19 @@ def test_a_loop_for_one_replica_is_checked_on_one_and_the_report_says_so(tensorf
 
 def test_updates_of_disjoint_variables_are_one_step(tensorflow):
     class OneByOne(Rounded):
-        def begin(self, optimizer, variables):
+        def begin(self):
+            optimizer, variables = self.optimizer, self.model.trainable_variables
             self.made = [type(optimizer).from_config(optimizer.get_config()) for _ in variables]
             for one, variable in zip(self.made, variables, strict=True):
                 one.build([variable])
 
-        def apply(self, optimizer, gradients, variables):
+        def apply(self, gradients, variables):
             for one, gradient, variable in zip(self.made, gradients, variables, strict=False):
                 one.apply([gradient], [variable])
 
     class OneForgotten(OneByOne):
-        def apply(self, optimizer, gradients, variables):
-            super().apply(optimizer, gradients[:-1], variables[:-1])
+        def apply(self, gradients, variables):
+            super().apply(gradients[:-1], variables[:-1])
 
     assert checker("blobs").check(OneByOne()).verdict in ("identical", "alike")
     report = checker("blobs").check(OneForgotten())
@@ -373,16 +312,7 @@ def test_updates_of_disjoint_variables_are_one_step(tensorflow):
 
 def test_a_change_after_the_last_step_of_an_epoch_is_evidence_and_not_blamed_on_validation(tensorflow):
     class Rounding(Plain):
-        def train(self, run):
-            self.run = run
-            run.build, build = lambda: self.keep(build()), run.build
-            super().train(run)
-
-        def keep(self, built):
-            self.model = built[0]
-            return built
-
-        def logs(self, epoch):
+        def logs(self, logs):
             self.model.set_weights([np.round(weights, 2) for weights in self.model.get_weights()])
             return {}
 
@@ -402,8 +332,8 @@ def test_the_other_probes_go_on_if_one_fails(tensorflow, monkeypatch):
     monkeypatch.delenv("FIT_VS_LOOP_LOUD")
 
     class Doubled(Plain):
-        def value(self, loss):
-            return 3.0 * loss
+        def value(self, y, predictions):
+            return 3.0 * super().value(y, predictions)
 
     report = checker("blobs").check(Doubled())
     assert [finding.id for finding in report.findings] == ["loss-scaled"], report

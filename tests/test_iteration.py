@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
+from against_fit import task_of
 from recorded import by_place
 
 import compare
@@ -36,8 +37,7 @@ Train = Callable[..., Record]
 def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Trains with a built-in or a given trainer; returns the records, read back from disk."""
     from compare.app.loading import load_trainers
-    from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Run, TrainingTask
+    from compare.engine.run import Run
 
     @functools.cache
     def train(
@@ -49,8 +49,7 @@ def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
         epochs: int = 2,
     ) -> Record:
         experiment = given or tasks.experiment(batch_norm=True, dropout=True, regularize=True)
-        strategy = strategies.make("mirrored", replicas)
-        task = TrainingTask(experiment, *input_pipeline.load(experiment), strategy, 16, execution)
+        task = task_of(experiment, 16, replicas, execution)
         folder = tmp_path_factory.mktemp("run")
         (name, found), _ = load_trainers(request(trainers=(trainer, "fit")))
         recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), name, 0)

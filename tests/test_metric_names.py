@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
-from against_fit import held_against_fit
+from against_fit import held_against_fit, task_of
 
 import compare
 
@@ -73,12 +73,10 @@ CASES: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:`build\\(\\)` was called on layer:UserWarning")  # a model with layers in a dict
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_reported_as_by_fit_itself(tensorflow: Any, name: str) -> None:
-    from compare.engine.input_pipeline import load
-    from compare.engine.run import Run, TrainingTask
+    from compare.engine.run import Run
 
     experiment = CASES[name]()
-    task = TrainingTask(experiment, *load(experiment), tensorflow.distribute.get_strategy(), 8)
-    run = Run(task, seed=0, epochs=range(1, 2))
+    run = Run(task_of(experiment, 8), seed=0, epochs=range(1, 2))
     model, _, loss, metrics = run.build()
     reported = []
     for given in (

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import tasks
+from against_fit import task_of
 from eager import EPOCHS, Eager, run
 from killed_runs import TASK, command_in, kill_and_resume, left_by
 
@@ -395,14 +396,10 @@ def test_an_interruption_that_cannot_be_continued_says_so(tmp_path, capsys):
 
 
 def test_random_numbers_that_cannot_be_reproduced_are_detected():
-    from compare.engine import input_pipeline, strategies
     from compare.engine.dry_run import why_not_resumable
-    from compare.engine.run import TrainingTask
 
     def why(experiment):
-        return why_not_resumable(
-            TrainingTask(experiment, *input_pipeline.load(experiment), strategies.make("default"), 8)
-        )
+        return why_not_resumable(task_of(experiment, 8))
 
     assert "RandomStandardNormal" in why(tasks.experiment(build_model=noisy))
     assert why(tasks.experiment(dropout=True)) == ""

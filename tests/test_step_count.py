@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
+from against_fit import task_of
 
 import compare
 
@@ -138,8 +139,6 @@ def test_nothing_can_be_said_where_steps_are_not_iterations(tensorflow: Any, kin
 
 
 def run_of(tensorflow: Any, experiment: compare.Experiment) -> Any:
-    from compare.engine.input_pipeline import load
-    from compare.engine.run import Run, TrainingTask
+    from compare.engine.run import Run
 
-    task = TrainingTask(experiment, *load(experiment), tensorflow.distribute.get_strategy(), 8)
-    return Run(task, seed=0, epochs=range(1, 2))
+    return Run(task_of(experiment, 8), seed=0, epochs=range(1, 2))

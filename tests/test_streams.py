@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
-from against_fit import GLOBAL_BATCH_SIZE, held_against_fit
+from against_fit import GLOBAL_BATCH_SIZE, held_against_fit, task_of
 
 import compare
 from compare.verdict.model import Difference
@@ -155,14 +155,11 @@ def test_an_epochs_dataset_is_created_when_the_epoch_begins_unless_in_another_pr
 
 
 def test_initial_weights_are_recorded_once_however_many_epochs_there_are(tf: Any) -> None:
-    from compare.engine import strategies
-    from compare.engine.input_pipeline import load
-    from compare.engine.run import Run, TrainingTask
+    from compare.engine.run import Run
     from compare.records import INITIAL, StepRecord
 
     records: list[Any] = []
-    task = TrainingTask(stream(), *load(stream()), strategies.make("default"), 25)
-    run = Run(task, seed=0, epochs=range(1, 10), sinks=[records.append])
+    run = Run(task_of(stream(), 25), seed=0, epochs=range(1, 10), sinks=[records.append])
     run.build()
     for _ in run.train_datasets():
         pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tasks
-from against_fit import held_against_fit
+from against_fit import held_against_fit, task_of
 from eager import Eager
 
 import compare
@@ -23,19 +23,10 @@ def trainer(request, tensorflow):
 
 def train(trainer, experiment, *, replicas=2, epochs=range(1, 3), seed=0):
     """Runs a trainer; returns all records that it emitted."""
-    from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Run, TrainingTask
+    from compare.engine.run import Run
 
     records = []
-    strategy = strategies.make("mirrored", replicas)
-    trainer.train(
-        Run(
-            TrainingTask(experiment, *input_pipeline.load(experiment), strategy, 8 * replicas),
-            seed=seed,
-            epochs=epochs,
-            sinks=[records.append],
-        )
-    )
+    trainer.train(Run(task_of(experiment, 8 * replicas, replicas), seed=seed, epochs=epochs, sinks=[records.append]))
     return records
 
 
@@ -254,12 +245,9 @@ def test_steps_of_ones_own_are_given_to_the_model(tensorflow, tmp_path):
 
 
 def test_the_model_is_the_runs_own_with_other_steps(tensorflow):
-    from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Run, TrainingTask
+    from compare.engine.run import Run
 
-    experiment = tasks.experiment(batch_norm=True)
-    task = TrainingTask(experiment, *input_pipeline.load(experiment), strategies.make("default", None), 8)
-    run = Run(task, seed=0, epochs=range(1, 2))
+    run = Run(task_of(tasks.experiment(batch_norm=True), 8), seed=0, epochs=range(1, 2))
     model, *_ = compare.TrainStep().build(run)
     assert model is run._model and isinstance(model, tensorflow.keras.Sequential)
     assert type(model).train_step is compare.TrainStep.model_class.train_step
@@ -330,15 +318,13 @@ def test_weights_changed_before_the_first_step_are_step_0(tensorflow, tmp_path):
 
 
 def test_an_optimizer_may_depend_on_the_global_batch_size(tensorflow):
-    from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Run, TrainingTask
+    from compare.engine.run import Run
     from compare.experiments import built_in
 
     experiment = built_in("regression")
     rates = {}
     for replicas, per_replica in ((1, 32), (1, 64), (2, 64), (4, 64), (1, 1000)):
-        strategy = strategies.make("mirrored", replicas)
-        task = TrainingTask(experiment, *input_pipeline.load(experiment), strategy, replicas * per_replica)
+        task = task_of(experiment, replicas * per_replica, replicas)
         _, optimizer, *_ = Run(task, seed=0, epochs=range(1, 2)).build()
         rates[replicas * per_replica] = round(float(optimizer.learning_rate.numpy()), 3)
     assert rates == {32: 0.1, 64: 0.1, 128: 0.15, 256: 0.2, 1000: 0.2}

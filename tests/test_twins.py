@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tasks
+from against_fit import task_of
 from recorded import by_place
 
 pytestmark = pytest.mark.filterwarnings(
@@ -18,13 +20,7 @@ REPLICAS = 2
 
 @pytest.fixture(scope="module")
 def task(tensorflow: Any) -> Any:
-    import tasks
-
-    from compare.engine import input_pipeline, strategies
-    from compare.engine.run import TrainingTask
-
-    experiment = tasks.experiment(batch_norm=True)
-    return TrainingTask(experiment, *input_pipeline.load(experiment), strategies.make("mirrored", REPLICAS), 16)
+    return task_of(tasks.experiment(batch_norm=True), 16, REPLICAS)
 
 
 def steps(task: Any, start: Any = None, twin: int = 1) -> dict[tuple[int, int], np.ndarray]:
