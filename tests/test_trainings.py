@@ -36,7 +36,8 @@ from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
 from compare.engine.fingerprints import Fingerprinter
 from compare.patching import undone
-from compare.records import MetricsFile, Variable, read_records, step_dtype
+from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype
+from compare.records.model import npz
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
@@ -46,7 +47,7 @@ from compare.watch.pairing import in_order, paired
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, read_close_up
-from compare.watch.settings import ENDED, Settings
+from compare.watch.settings import ALL_BEGUN, ENDED, Settings
 from compare.watch.stages import StageObserver, _depends_on_training, _Replica
 from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
 
@@ -82,6 +83,27 @@ def watch(tmp_path: Path) -> Watch:
         return read_traces(folder)
 
     return run
+
+
+def test_values_that_come_after_a_model_was_given_none_are_not_given_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = np.ones((3, 1), np.float32)
+    with undone():
+        initial = InitialWeights(Settings("", "", str(tmp_path), str(tmp_path)), str(tmp_path))
+        (tmp_path / ALL_BEGUN).touch()  # by a model that the first script has trained before it makes these two
+        first, second = (keras.Sequential([keras.Input((3,)), layers.Dense(1, use_bias=False)]) for _ in range(2))
+        names = np.array(["first"])
+
+        def published_meanwhile(root: Any) -> list[Any]:
+            if root is second:
+                replace_file(tmp_path / "0.npz", npz([names, there]))
+            return list(root.weights)
+
+        monkeypatch.setattr("compare.watch.alike.weights_of", published_meanwhile)
+        for given in ([False, False], [True, False]):
+            initial.look()
+            assert [np.array_equal(model.weights[0], there) for model in (first, second)] == given
 
 
 def only(traces: Sequence[Trace]) -> Trace:

@@ -202,6 +202,7 @@ class InitialWeights:
         self._read: dict[str, Group] = {}
         self._first: list[Group] = []
         self._vain: dict[tuple[str, ...], int] = {}
+        self._missed = False  # whether something was given no values in this look
         self._fresh: list[Any] = []
         self._aside = 0
         self.trained = False
@@ -276,7 +277,11 @@ class InitialWeights:
     # Beginning.
 
     def look(self) -> None:
-        """Begins everything that was built since the last look."""
+        """Begins everything that was built since the last look.
+
+        Values that come after a model was given none are for a later look: they may be that model's.
+        """
+        self._missed = False
         for root in self.roots():
             if weights := weights_of(root):
                 self.begin(weights, root)
@@ -390,14 +395,12 @@ class InitialWeights:
         while True:
             ended = (self._folder / ENDED).exists()
             over = ended or ((self._folder / ALL_BEGUN).exists() and not late)
-            paths = sorted(self._folder.glob("*.npz"), key=lambda path: int(path.stem))
-            for path in paths:
-                if path.name not in self._read:
-                    given, *values = read_arrays(path, path.read_bytes())
-                    self._read[path.name] = Group(given.tolist(), values[: len(given)], values[len(given) :])
-            if over and not late and self._vain.get(tuple(names)) == len(paths):
+            if late or not self._missed:
+                self._read_new()
+            groups = list(self._read.values())
+            if over and not late and self._vain.get(tuple(names)) == len(groups):
+                self._missed = True
                 return [], True
-            groups = [self._read[path.name] for path in paths]
             found, sure = matching(groups, names, shapes, over)
             if over and late and not found:
                 # A script may have made a model for a first try, which it does not train: its values are free again.
@@ -407,9 +410,17 @@ class InitialWeights:
             if found:
                 return found, sure
             if over:
-                self._vain[tuple(names)] = len(paths)
+                self._vain[tuple(names)] = len(groups)
+                self._missed = not late
                 return [], True
             time.sleep(0.05)
+
+    def _read_new(self) -> None:
+        """Reads what the first script has published since."""
+        for path in sorted(self._folder.glob("*.npz"), key=lambda path: int(path.stem)):
+            if path.name not in self._read:
+                names, *values = read_arrays(path, path.read_bytes())
+                self._read[path.name] = Group(names.tolist(), values[: len(names)], values[len(names) :])
 
 
 def path_of(variable: Any) -> str:
