@@ -961,6 +961,16 @@ def configured(right: CloseUp, other: CloseUp, *optimizers: dict[str, Any]) -> l
     return name_causes(locate(right, other, [], STEP, NAMES), both)
 
 
+def test_the_line_shown_of_another_optimizer_is_the_one_that_made_it() -> None:
+    given = sides(RIGHT)
+    optimizers = [{**ADAM, "class": name, "made": ("loop.py", 4, f"{name}()")} for name in ("Adam", "SGD")]
+    traces = [replace(t, optimizers=[each]) for t, each in zip(given.traces, optimizers, strict=True)]
+    moved = linear_step(rate=0.2)
+    both = replace(given, traces=tuple(traces), close_ups=(RIGHT, moved))
+    (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
+    assert (cause.id, cause.side, str(cause.source)) == ("optimizer-differs", "loop", "loop.py:4: SGD()")
+
+
 def test_clipping_is_measured_on_each_side() -> None:
     kernel, bias = gradients(RIGHT)
     norm = float(np.hypot(np.linalg.norm(kernel), np.linalg.norm(bias)))

@@ -171,7 +171,8 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
             sides.right_name if variant.by_right else sides.other_name,
             sides.named(variant.evidence, by_right=variant.by_right).but(**place),
             variant.remedy or cause.remedy_for(used),
-            cause.line_in(
+            _made_at(sides.right_trace if variant.by_right else sides.other_trace, variant.evidence.kind)
+            or cause.line_in(
                 sides.right if variant.by_right else sides.other,
                 sides.step,
                 located.stage or "",
@@ -181,6 +182,13 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
         )
         for cause, variant in explanation
     ]
+
+
+def _made_at(trace: Trace, kind: str) -> Source | None:
+    """The line that made an optimizer whose class or settings were seen to differ, or that was made again."""
+    if not trace.optimizers or kind not in (*OF_SETTINGS, "script-new-optimizer"):
+        return None
+    return Source.of(trace.optimizers[0 if kind in OF_SETTINGS else -1].get("made"))
 
 
 def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:

@@ -33,7 +33,7 @@ from compare.user_errors import line_now, line_that_made
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.settings import SEEDS, Detail, Nudge
-from compare.watch.trace import APART, INSIDE, LEFT, TraceWriter
+from compare.watch.trace import APART, INSIDE, LEFT, MADE_AT, TraceWriter
 
 
 class EnoughSteps(BaseException):
@@ -406,6 +406,7 @@ class Observer:
                 if name in vars(cls):
                     patch(cls, name, watch)
         original(optimizer, *args, **options)
+        object.__setattr__(optimizer, MADE_AT, self.line())
 
     @_called_as_it_is
     def _apply_pairs(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:

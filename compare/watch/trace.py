@@ -39,6 +39,8 @@ INSIDE, APART, LEFT = "inside", "apart", "left"
 """Where a model is that no optimizer trains: among the weights of a training, or not; or what a training leaves."""
 ENVIRONMENT = "environment"
 """The file with what the script ran in, by name."""
+MADE_AT = "_made_at"
+"""The attribute of an optimizer with the script's line that made it."""
 OTHERS = "others"
 """The file with the names of other libraries that the script has imported, or asked for."""
 
@@ -114,7 +116,7 @@ class Trace:
         steps: the fingerprints (``compare.records.step_dtype``), with the epoch 1 and the step counted over the whole
             training; the first is of the initial weights, step 0, where it was seen.
         trained_by: ``fit``, ``fit with its own train_step``, ``train_on_batch``, or ``loop``.
-        optimizers: name and configuration of each optimizer, in the order of use.
+        optimizers: class and configuration of each optimizer, and the line that made it, in the order of use.
         layers: name, class and configuration of each layer of the model, in order.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
         calls: calls of ``tf.data`` and the like that explain much, in order.
@@ -254,7 +256,8 @@ class TraceWriter:
 
     def optimizer(self, number: int, optimizer: Any) -> None:
         """Records an optimizer that is used for the first time."""
-        self.content(number)["optimizers"].append(_described(optimizer, configuration_of(optimizer)))
+        described = _described(optimizer, configuration_of(optimizer)) | {"made": getattr(optimizer, MADE_AT, None)}
+        self.content(number)["optimizers"].append(described)
 
     def begin(self, training: Any, fingerprint: Any, trained_by: str) -> None:
         """Records a training's variables, and its initial weights where they are known."""
