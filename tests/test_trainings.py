@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from rich.console import Console
 
 from compare.app.script_pairs import (
     begin_equal,
@@ -29,7 +30,7 @@ from compare.app.script_pairs import (
 )
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
-from compare.app.scripts_explain import _checked, _goes_on, _not_repeated
+from compare.app.scripts_explain import _checked, _goes_on, _not_repeated, _say_which_settings_do_nothing
 from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
@@ -1267,3 +1268,23 @@ def test_a_metric_that_goes_on_counting_is_seen_whatever_the_weights(watch: Watc
 
     ((one, two),) = compared(watch(fit_with_metric), watch(script))
     assert never_reset(two, (3, 6), one) == ({} if reset else {"mae": [48.0, 96.0]})
+
+
+def test_settings_that_make_no_difference_are_said() -> None:
+    def told(*optimizers: dict[str, Any]) -> list[str]:
+        said: list[str] = []
+        run = SimpleNamespace(notes=None, save=lambda *, notes: said.extend(notes))
+        traces = tuple(SimpleNamespace(optimizers=[each]) for each in optimizers)
+        session: Any = SimpleNamespace(run=run, console=Console(quiet=True))
+        model: Any = SimpleNamespace(names=("fit", "loop"), traces=traces)
+        _say_which_settings_do_nothing(session, model)
+        return said
+
+    def adam(**config: Any) -> dict[str, Any]:
+        return {"class": "Adam", "config": {"clipnorm": None, "use_ema": False, "ema_momentum": 0.9, **config}}
+
+    assert told(adam(), adam(clipnorm=1000.0)) == [
+        "loop's Adam has clipnorm=1000 instead of None, which makes no difference here"
+    ]
+    assert told(adam(), adam()) == told(adam(), adam(ema_momentum=0.99)) == []
+    assert told(adam(), {**adam(clipnorm=1000.0), "class": "Own"}) == []

@@ -14,6 +14,7 @@ import numpy as np
 from compare.app.script_runs import failure_of, write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
+from compare.check.causes.optimizer import settings_apart
 from compare.check.causes.reporting import never_reset, not_reset, other_metrics
 from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
@@ -100,6 +101,24 @@ def explain(session: ScriptsSession) -> None:
         check=encode(checked) if checked else None,
         not_finite={name: asdict(value) for name, value in (not_finite | losses).items()} or None,
     )
+    for pair, model in compared:
+        if pair.candidate.trainer not in {each.name for each in found}:
+            _say_which_settings_do_nothing(session, model)
+
+
+def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) -> None:
+    """Says how the optimizers of two trainings differ that are alike all the same, as with a limit never reached."""
+    reference, candidate = (trace.optimizers[:1] for trace in model.traces)
+    if reference and candidate and reference[0]["class"] == candidate[0]["class"]:
+        settings = settings_apart(candidate[0]["config"], reference[0]["config"])
+        if settings:
+            seen = {"side": model.names[1], "optimizer": candidate[0]["class"], "settings": settings}
+            _note(session, f"{words.said(Measurement.of('script-settings', **seen))}, which makes no difference here")
+
+
+def _note(session: ScriptsSession, text: str) -> None:
+    session.run.save(notes=list(dict.fromkeys([*(session.run.notes or ()), text])))
+    tell(session.console, f"Note: {text}")
 
 
 def _look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPair]]) -> dict[str, CloseUps]:
@@ -410,9 +429,7 @@ def _say_what_rounding_hides(session: ScriptsSession, trace: Trace) -> None:
     halves = [dtype for dtype in ("bfloat16", "float16") if f"'mixed_{dtype}'" in policies]
     if halves:
         rounding = f"layers compute in {' and '.join(halves)}, whose rounding may hide a mistake of some percent"
-        note = f"{rounding}; with the policy float32 in both scripts the answer is sharper"
-        session.run.save(notes=list(dict.fromkeys([*(session.run.notes or ()), note])))
-        tell(session.console, f"Note: {note}")
+        _note(session, f"{rounding}; with the policy float32 in both scripts the answer is sharper")
 
 
 def _seen_losses(session: ScriptsSession, model: ModelPair, sides: Sequence[int] = (1,)) -> list[CloseUp | None]:

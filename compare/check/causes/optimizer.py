@@ -362,12 +362,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         numbers = {"learning_rate": rates[1], "expected": rates[0]}
         seen = Measurement.of("script-schedule", schedule=schedule, **numbers)
         return "learning-rate-schedule-missing", Variant({}, seen)
-    averages = a.get("use_ema") or b.get("use_ema")
-    settings = {
-        key: values
-        for key, values in other_settings(b, a).items()
-        if "learning_rate" not in key.split(".") and (averages or not key.startswith("ema_"))
-    }
+    settings = {key: both for key, both in settings_apart(b, a).items() if "learning_rate" not in key.split(".")}
     clipping = {key: settings.pop(key) for key in list(settings) if "clip" in key}
     if clipping and not clip_alike(sides, own=True):
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
@@ -386,6 +381,13 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     else:
         seen = made_again(sides)
     return ("optimizer-differs", Variant({}, seen)) if seen else None
+
+
+def settings_apart(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The settings of an optimizer that differ, without those of averages of weights if none are kept."""
+    averages = own.get("use_ema") or right.get("use_ema")
+    found = other_settings(own, right)
+    return {key: both for key, both in found.items() if averages or not key.startswith("ema_")}
 
 
 def _matrices_agree(sides: Sides) -> bool:
