@@ -21,8 +21,10 @@ from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
     name_reporting,
+    name_running,
     validation_by_epoch,
 )
+from compare.check.used import SCRIPT_ALONE
 from compare.records import step_dtype
 from compare.verdict.exact import compare_records
 from compare.watch.reported_logs import logs_by_epoch
@@ -275,6 +277,13 @@ def test_validation_that_goes_on_with_the_state_of_training(second: float, cause
     found = name_reporting(fit, of("loop", (0.5, 0.6), (0.6, second)))  # 60% of training, 40% of validation
     assert [each.id for each in found] == causes
     assert name_reporting(fit, fit) == []
+
+
+def test_a_reference_whose_metrics_go_on_counting_is_named() -> None:
+    right, running = record("ok", [1.0, 0.5, 0.3]), record("noreset", [1.0, 0.75, 0.6])
+    (found,) = name_running(right, running, SCRIPT_ALONE)
+    assert (found.id, found.side, found.measurements["metrics"]) == ("metrics-not-reset", "noreset", ["loss"])
+    assert name_running(running, right, SCRIPT_ALONE) == [] == name_running(right, right, SCRIPT_ALONE)
 
 
 def test_a_cause_has_the_numbers_of_the_run() -> None:

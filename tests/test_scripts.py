@@ -152,6 +152,34 @@ def test_every_training_that_differs_has_its_stage_and_its_cause(tmp_path: Path)
     assert pupil["evidence"] == ["follows"] and not first["evidence"] and not last["evidence"]
 
 
+COUNTING = """
+import keras, numpy as np, tensorflow as tf
+x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+optimizer, mean = keras.optimizers.SGD(0.1), keras.metrics.Mean(name="loss")
+for epoch in range(3):
+    RESET
+    for i in range(0, 32, 16):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(tf.square(model(x[i : i + 16], training=True) - x[i : i + 16, :1]))
+        optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
+        mean.update_state(value)
+    print(float(mean.result()))
+"""
+
+
+@pytest.mark.usefixtures("texts_by_id")
+def test_whichever_script_goes_on_counting_is_named(tmp_path: Path) -> None:
+    for name, reset in (("counts", "pass"), ("resets", "mean.reset_state()")):
+        (tmp_path / f"{name}.py").write_text(COUNTING.replace("RESET", reset))
+    for names in (("counts", "resets"), ("resets", "counts")):
+        scripts = [str(tmp_path / f"{name}.py") for name in names]
+        result = compare.run(scripts=scripts, reports=tmp_path, name="-".join(names), quiet=True)
+        (cause,) = result.causes
+        assert (result.verdict, cause.id, cause.side) == ("different", "metrics-not-reset", "counts")
+        assert cause.source is not None and cause.source.text == "print(float(mean.result()))"
+
+
 def test_scripts_from_new_processes_say_what_those_from_forks_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

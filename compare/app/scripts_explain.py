@@ -25,6 +25,7 @@ from compare.check.recorded_numbers import (
     name_not_reset,
     name_own_loss,
     name_reporting,
+    name_running,
     validation_by_epoch,
 )
 from compare.check.sides import Sides
@@ -302,12 +303,13 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     Where rounding alone explains other weights, each loss is held against those of the steps that its side made.
     """
     used = used_by(model.traces[1], model.traces[0])
+    of_reference = _with_lines(name_running(pair.candidate, pair.reference, used_by(*model.traces)), model, 0)
     if pair.exactly.training.verdict == DIFFERENT:
         both: Sequence[CloseUp | None] = (None, None)
         if _other_loss(session, pair):
             tell(session.console, "The weights are alike, but the loss is not. Looking at the loss of every step …")
             both = _seen_losses(session, model, (0, 1))
-        causes = _with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1)
+        causes = [*_with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1), *of_reference]
         known = {cause.id for cause in causes}
         return _of_numbers(pair, [*causes, *(c for c in _own_numbers(pair, model, both) if c.id not in known)], [])
     reporting = pair.exactly.reporting
@@ -316,7 +318,8 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
     metrics = other_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
     causes = name_reporting(pair.reference, pair.candidate, used=used, metrics=metrics)
-    unexplained = different - set(not_reset(pair.reference, pair.candidate)) - metrics.keys()
+    running = [*not_reset(pair.reference, pair.candidate), *not_reset(pair.candidate, pair.reference)]
+    unexplained = different - set(running) - metrics.keys()
     if unexplained and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
         (seen,) = _seen_losses(session, model)
@@ -325,7 +328,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
             causes = name_reporting(pair.reference, pair.candidate, losses, validation, used, metrics)
             if left := unexplained.difference(*(cause.metrics for cause in causes)):
                 evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
-    return _of_numbers(pair, _with_lines(causes, model, 1), evidence)
+    return _of_numbers(pair, [*_with_lines(causes, model, 1), *of_reference], evidence)
 
 
 def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measurement]) -> dict[str, Comparison]:

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.check.causes.reporting import over_epochs, with_training
+from compare.check.causes.reporting import not_reset, over_epochs, with_training
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import SMALL, penalty_of, same
@@ -178,18 +178,27 @@ def name_reporting(
         used: what the candidate uses.
         metrics: the numbers that another metric measures, with the evidence.
     """
-    found: list[Named] = []
-    if running := over_epochs(reference, candidate):
-        found.append((NOT_RESET, Measurement.of("running-means", metrics=running, other=reference.trainer)))
-    if mixed := with_training(reference, candidate):
-        found.append((NOT_RESET, Measurement.of("mixed-means", metrics=mixed)))
-        running = [*running, *mixed]
+    found, running = _running(reference, candidate), not_reset(reference, candidate)
     if "loss" not in running:
         found += _of_loss("loss", reference, candidate, losses or {})
     if "val_loss" not in running:
         found += _of_loss("val_loss", reference, candidate, validation or {})
     found += [(OTHER_METRIC, seen) for name, seen in (metrics or {}).items() if name not in running]
     return _together(found, candidate, used)
+
+
+def name_running(right: Record, other: Record, used: Used) -> list[Finding]:
+    """The cause of metrics that go on with what they have from before, as ``not_reset`` finds them."""
+    return _together(_running(right, other), other, used)
+
+
+def _running(right: Record, other: Record) -> list[Named]:
+    found = []
+    if running := over_epochs(right, other):
+        found.append((NOT_RESET, Measurement.of("running-means", metrics=running, other=right.trainer)))
+    if mixed := with_training(right, other):
+        found.append((NOT_RESET, Measurement.of("mixed-means", metrics=mixed)))
+    return found
 
 
 def name_own_loss(side: Record, losses: Mapping[int, Losses], used: Used) -> list[Finding]:
