@@ -163,3 +163,17 @@ def test_a_worker_that_waits_for_a_job_ends_with_its_parent() -> None:
         while time.monotonic() < end:
             os.kill(worker, 0)
             time.sleep(0.1)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system stops no process")
+def test_what_cleans_up_after_workers_ends_though_it_was_stopped() -> None:
+    code = (
+        "import os, signal\nfrom multiprocessing import resource_tracker\n"
+        "from loky.backend import resource_tracker as of_loky\nfrom compare.app import processes\n"
+        "with processes.local(1) as executor:\n    executor.submit(os.getpid).result()\n"
+        "    for tracker in (resource_tracker, of_loky):\n"
+        "        os.kill(tracker._resource_tracker._pid, signal.SIGSTOP)"
+    )
+    # It waits for all that have its output, as a pipe in a shell does.
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

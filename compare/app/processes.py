@@ -121,6 +121,8 @@ def local(processes: int) -> Iterator[Executor]:
             yield executor
         finally:
             executor.shutdown(wait=True, kill_workers=True)
+            for tracker in (resource_tracker, of_loky):  # one that somebody has stopped would stay for ever
+                wake(tracker._resource_tracker._pid)
 
 
 def _begin_worker(parent: int, folder: str) -> None:
@@ -161,6 +163,13 @@ def start(
     root = str(Path(__file__).resolve().parents[1])
     command = [python, "-P", "-c", _RUN, root, module, str(os.getpid()), *arguments]
     return subprocess.Popen(command, env={**os.environ, **(environment or {})}, **given)
+
+
+def wake(pid: int) -> None:
+    """Has a process go on that was stopped."""
+    if hasattr(signal, "SIGCONT"):
+        with suppress(OSError):  # it has ended
+            os.kill(pid, signal.SIGCONT)
 
 
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
