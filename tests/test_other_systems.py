@@ -175,5 +175,5 @@ def test_what_cleans_up_after_workers_ends_though_it_was_stopped() -> None:
         "        os.kill(tracker._resource_tracker._pid, signal.SIGSTOP)"
     )
     # It waits for all that have its output, as a pipe in a shell does.
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")

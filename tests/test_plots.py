@@ -26,6 +26,7 @@ from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics,
 from compare.records.run_json import RunJson, rows_checksum
 from compare.reporting import pictures, plots, svg
 from compare.reporting.gaps import GapSeries
+from compare.reporting.page_tables import epoch_rows
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import sentences
 from compare.verdict.model import Comparison, Difference, Reporting, Training, Verdict
@@ -194,6 +195,20 @@ def flat_gaps() -> GapSeries:
     places = np.array([1, 1, 2, 2], np.int32), np.array([1, 2, 1, 2], np.int32)
     zero = np.zeros(4)
     return GapSeries(0, *places, zero, zero == 0, zero * np.nan, zero + 1e-7, np.zeros((4, 1), np.float32), ["w"])
+
+
+def test_what_one_side_alone_has_is_said_and_compared_with_nothing(tmp_path: Path) -> None:
+    table = [
+        row | {"seconds": row["seconds"] * (row["trainer"] == "fit")} for row in rows(tmp_path, fit=LOOP, loop=[{}])
+    ]
+    files = RunFiles(Path(), {"trainers": ["fit", "loop"]}, None, table, {}, [])
+    title = plots.figure(files, [(SAME, "fit", flat_gaps())]).axes[0].get_title(loc="left")
+    assert title.startswith("loss\n") and "loss is not reported by loop" in title.splitlines()
+    assert pictures.seconds_chart(files) is None
+    assert {epoch: [name for name, _, _ in lines] for epoch, lines in epoch_rows(files).items()} == {
+        1: ["fit"],
+        2: ["fit"],
+    }
 
 
 def test_what_is_missing_or_no_number_is_a_hole_and_never_a_zero(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ DEFAULTS = as_json(Training(keras=3))
 def epoch_rows(files: RunFiles) -> dict[int, list[tuple[str, bool, Sequence[str]]]]:
     """By epoch, a line for each trainer's metrics as in ``metrics.csv``, and one for their gaps to the reference.
 
-    A line has the trainer's name, or ``gap``; whether it is one; the cells.
+    A line has the trainer's name, or ``gap``; whether it is one; the cells. There is none without a number.
     """
     names, columns = files.names, files.columns
     rows = {(row["trainer"], int(row["epoch"])): row for row in files.rows}
@@ -40,7 +40,7 @@ def epoch_rows(files: RunFiles) -> dict[int, list[tuple[str, bool, Sequence[str]
                 reference, candidate = curves[names[0]], curves[name]
                 gaps = [signed_gap(reference.get(c, {}).get(epoch), candidate.get(c, {}).get(epoch)) for c in columns]
                 lines.append(("gap", True, gaps))
-    return table
+    return {epoch: [line for line in lines if any(line[2])] for epoch, lines in table.items()}
 
 
 # Results of a study, by seed

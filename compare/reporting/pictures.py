@@ -117,7 +117,7 @@ def _widened(edge: Mapping[int, float]) -> dict[float, float]:
 
 
 def seconds_chart(files: RunFiles) -> Chart | None:
-    """The wall time of every epoch by trainer, in seconds; None if it was not measured."""
+    """The wall time of every epoch by trainer, in seconds; None if there is nothing to compare it with."""
     series = []
     for number, name in enumerate(files.names):
         seeds = [each["seconds"] for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
@@ -125,7 +125,7 @@ def seconds_chart(files: RunFiles) -> Chart | None:
             mean = mean_and_interval(seeds)[0] if len(seeds) > 1 else seeds[0]
             tooltips = {float(epoch): f"{value:,.2f} s" for epoch, value in mean.items()}
             series.append(Series(name, min(number, 5), mean, tooltips=tooltips, key=f"seconds{number}"))
-    if not series:
+    if len(series) < min(2, len(files.names)):
         return None
     y = linear(0, max(v for line in series for v in line.points.values()), pad=0.04)
     ends = ", ".join(f"{line.name} {list(line.tooltips.values())[-1]}" for line in series)

@@ -97,24 +97,21 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
             charts.append(chart)
 
     for column, name in enumerate(shown):
-        add(grid[0, column], pictures.metric_chart(files, name), wrapped(name, 40), small=False)
+        alone = "" if numbers else _lacking(files, name)
+        add(grid[0, column], pictures.metric_chart(files, name), wrapped(name, 40) + alone, small=False)
     if not shown:
         add(grid[0, 0], None, "no metrics were reported")
     legend = fig.add_subplot(grid[0, -1])
     for column, name in enumerate(shown if numbers else ()):
-        if study:
-            tested = next((each for each in (f"val_{name}", name) if each in files.columns), name)
-            chart: Chart | None = pictures.margin_chart(files, tested)
-        else:
-            chart = pictures.gap_chart(files, name)
-        lacking = "".join(f"\n{wrapped(note, 52, 2)}" for note in _lacking(files, name))
-        add(grid[1, column], chart, wrapped(chart.title if chart else name, 52, 2) + lacking)
+        chart = _gap_chart(files, name, study=study)
+        add(grid[1, column], chart, wrapped(chart.title if chart else name, 52, 2) + _lacking(files, name))
     if weights:
         told = [f"{each.candidate} from {where(each)[:1].lower()}{where(each)[1:]}"
                 for each in comparisons if each.training.first_difference and not each.failure]  # fmt: skip
         found = f"; differs: {', '.join(told)}" if told else ""
         add(grid[-1, :-1], weights, wrapped(weights.title + found, int(9 * (width - 3.6)), 2), small=False)
-    add(grid[1, -1], pictures.seconds_chart(files), "time per epoch\n(the first includes tracing)")
+    seconds = pictures.seconds_chart(files)
+    add(grid[1, -1], seconds, "time per epoch\n(the first includes tracing)" if seconds else "")
     interval = "\npale: 95% interval of the mean" if files.seeds >= pictures.FEWEST else ""
     _legend(
         legend,
@@ -126,15 +123,23 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
     return fig
 
 
-def _lacking(files: RunFiles, metric: str) -> list[str]:
-    """The columns of a metric that the reference, or a candidate, alone reports."""
+def _gap_chart(files: RunFiles, metric: str, *, study: bool) -> Chart | None:
+    """How far a metric is apart: of a study, against the margin."""
+    if not study:
+        return pictures.gap_chart(files, metric)
+    of_validation = f"val_{metric}"
+    return pictures.margin_chart(files, of_validation if of_validation in files.columns else metric)
+
+
+def _lacking(files: RunFiles, metric: str) -> str:
+    """Lines for a title on the columns of a metric that the reference, or a candidate, alone reports."""
     reported = {(who, name) for (who, _), columns in files.curves.items() for name, values in columns.items() if values}
     reference, found = files.names[0], []
     for candidate in files.names[1:]:
         for name in (f"val_{metric}", metric):
             silent = [who for who in (reference, candidate) if (who, name) not in reported]
             found += [f"{name} is not reported by {who}" for who in silent if len(silent) == 1]
-    return found
+    return "".join(f"\n{wrapped(note, 52, 2)}" for note in found)
 
 
 def _verdict_lines(verdict: Verdict) -> list[str]:
