@@ -203,7 +203,10 @@ def line_now() -> tuple[str, int, str] | None:
     """Returns the innermost line of user code that is running, also where AutoGraph runs it: file, number and text."""
     tf_stack = sys.modules.get("tensorflow.python.util.tf_stack")
     stack: Any = traceback.extract_stack() if tf_stack is None else tf_stack.extract_stack()
-    frames = [(frame.filename, frame.lineno) for frame in stack]
+    try:
+        frames = [(frame.filename, frame.lineno) for frame in stack]
+    except RuntimeError:  # TensorFlow's stack cannot tell a file whose name is no UTF-8
+        return None
     while frames and frames[-1][0].startswith(_NOT_USER_CODE[0]):  # of this package, which asks
         frames.pop()
     return _with_text(frames)
