@@ -177,3 +177,25 @@ def test_what_cleans_up_after_workers_ends_though_it_was_stopped() -> None:
     # It waits for all that have its output, as a pipe in a shell does.
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+CHILD = """
+import multiprocessing, os
+from compare.app import processes
+
+def work():
+    with processes.local(1) as executor:
+        executor.submit(os.getpid).result()
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+    raise SystemExit(child.exitcode)
+"""
+
+
+def test_a_process_whose_parent_has_the_cleaners_can_have_workers(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(CHILD)
+    done = subprocess.run([sys.executable, str(tmp_path / "child.py")], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

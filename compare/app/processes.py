@@ -121,8 +121,9 @@ def local(processes: int) -> Iterator[Executor]:
             yield executor
         finally:
             executor.shutdown(wait=True, kill_workers=True)
-            for tracker in (resource_tracker, of_loky):  # one that somebody has stopped would stay for ever
-                wake(tracker._resource_tracker._pid)
+            for each in (resource_tracker, of_loky):  # one that somebody has stopped would stay for ever
+                if (pid := each._resource_tracker._pid) is not None:  # this process's own, not its parent's
+                    _wake(pid)
 
 
 def _begin_worker(parent: int, folder: str) -> None:
@@ -165,8 +166,8 @@ def start(
     return subprocess.Popen(command, env={**os.environ, **(environment or {})}, **given)
 
 
-def wake(pid: int) -> None:
-    """Has a process go on that was stopped."""
+def _wake(pid: int) -> None:
+    """Lets a stopped process go on."""
     if hasattr(signal, "SIGCONT"):
         with suppress(OSError):  # it has ended
             os.kill(pid, signal.SIGCONT)
