@@ -196,17 +196,14 @@ def _raised_by_user(error: BaseException) -> bool:
 
 def place_of_op(operation: Any) -> str:
     """Returns the innermost line of user code that created an operation of a graph; empty if there is none."""
-    return _innermost([(frame.filename, frame.lineno) for frame in operation.traceback or ()])
+    return _innermost(_places(operation.traceback or ()))
 
 
 def line_now() -> tuple[str, int, str] | None:
     """Returns the innermost line of user code that is running, also where AutoGraph runs it: file, number and text."""
     tf_stack = sys.modules.get("tensorflow.python.util.tf_stack")
     stack: Any = traceback.extract_stack() if tf_stack is None else tf_stack.extract_stack()
-    try:
-        frames = [(frame.filename, frame.lineno) for frame in stack]
-    except RuntimeError:  # TensorFlow's stack cannot tell a file whose name is no UTF-8
-        return None
+    frames = _places(stack)
     while frames and frames[-1][0].startswith(_NOT_USER_CODE[0]):  # of this package, which asks
         frames.pop()
     return _with_text(frames)
@@ -214,8 +211,15 @@ def line_now() -> tuple[str, int, str] | None:
 
 def line_that_made(tensor: Any) -> tuple[str, int, str] | None:
     """Returns the innermost line of user code that has made a tensor of a graph; None if that is not known."""
-    frames = [(frame.filename, frame.lineno) for frame in getattr(getattr(tensor, "op", None), "traceback", ())]
-    return _with_text(frames)
+    return _with_text(_places(getattr(getattr(tensor, "op", None), "traceback", ())))
+
+
+def _places(stack: Any) -> list[tuple[str, int]]:
+    """The file and line of each frame; none at all if TensorFlow cannot give them."""
+    try:
+        return [(frame.filename, frame.lineno) for frame in stack]
+    except RuntimeError:  # the name of a file is not UTF-8
+        return []
 
 
 def _with_text(frames: list[tuple[str, int]]) -> tuple[str, int, str] | None:
