@@ -15,7 +15,7 @@ from compare.app.script_runs import failure_of, write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
 from compare.check.causes.optimizer import settings_apart
-from compare.check.causes.reporting import never_reset, not_reset, other_metrics
+from compare.check.causes.reporting import never_reset, other_metrics
 from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
@@ -102,8 +102,9 @@ def explain(session: ScriptsSession) -> None:
         check=encode(checked) if checked else None,
         not_finite={name: asdict(value) for name, value in (not_finite | losses).items()} or None,
     )
+    parting = {each.name for each in found}
     for pair, model in compared:
-        if pair.candidate.trainer not in {each.name for each in found}:
+        if pair.candidate.trainer not in parting:
             _say_which_settings_do_nothing(session, model)
 
 
@@ -318,8 +319,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
     metrics = other_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
     causes = name_reporting(pair.reference, pair.candidate, used=used, metrics=metrics)
-    running = [*not_reset(pair.reference, pair.candidate), *not_reset(pair.candidate, pair.reference)]
-    unexplained = different - set(running) - metrics.keys()
+    unexplained = different.difference(*(cause.metrics for cause in (*causes, *of_reference)))
     if unexplained and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
         (seen,) = _seen_losses(session, model)

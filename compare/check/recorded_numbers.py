@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.check.causes.reporting import not_reset, over_epochs, with_training
+from compare.check.causes.reporting import over_epochs, with_training
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import SMALL, penalty_of, same
@@ -178,7 +178,8 @@ def name_reporting(
         used: what the candidate uses.
         metrics: the numbers that another metric measures, with the evidence.
     """
-    found, running = _running(reference, candidate), not_reset(reference, candidate)
+    found = _running(reference, candidate)
+    running = {name for _, seen in found for name in seen.quantities["metrics"]}
     if "loss" not in running:
         found += _of_loss("loss", reference, candidate, losses or {})
     if "val_loss" not in running:
@@ -188,7 +189,7 @@ def name_reporting(
 
 
 def name_running(right: Record, other: Record, used: Used) -> list[Finding]:
-    """The cause of metrics that go on with what they have from before, as ``not_reset`` finds them."""
+    """The cause of metrics that go on with the state that they have from epochs before, or from training."""
     return _together(_running(right, other), other, used)
 
 

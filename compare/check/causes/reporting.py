@@ -126,11 +126,6 @@ MEAN_OF_CALLS = (
 # Two recorded sides
 
 
-def not_reset(reference: Record, candidate: Record) -> list[str]:
-    """The metrics that go on with the state that they have from epochs before, or from training."""
-    return [*over_epochs(reference, candidate), *with_training(reference, candidate)]
-
-
 def over_epochs(reference: Record, candidate: Record) -> list[str]:
     """The metrics that are the means over all epochs so far of what the reference reports."""
     found, epochs = [], sorted(reference.logs.keys() & candidate.logs.keys())
