@@ -127,14 +127,15 @@ MEAN_OF_CALLS = (
 
 
 def over_epochs(reference: Record, candidate: Record) -> list[str]:
-    """The metrics that are the means over all epochs so far of what the reference reports."""
+    """The metrics that are the means over all epochs so far of what the reference reports, and not just near to it."""
     found, epochs = [], sorted(reference.logs.keys() & candidate.logs.keys())
     for name in metric_names(reference):
-        right, other = ([side.logs[epoch].get(name) for epoch in epochs] for side in (reference, candidate))
-        if len(epochs) < 2 or None in right or None in other or right == other:
+        both = [[side.logs[epoch].get(name) for epoch in epochs] for side in (reference, candidate)]
+        if len(epochs) < 2 or any(None in values for values in both):
             continue
-        means = np.cumsum(np.array(right, np.float64)) / np.arange(1, len(epochs) + 1)
-        if np.allclose(means, np.array(other, np.float64), rtol=1e-4):
+        right, other = np.array(both, np.float64)
+        means = np.cumsum(right) / np.arange(1, len(epochs) + 1)
+        if np.allclose(means, other, rtol=1e-4) and not np.allclose(right, other, rtol=1e-4):
             found.append(name)
     return found
 
