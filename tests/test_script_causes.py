@@ -969,6 +969,11 @@ def test_the_line_shown_of_another_optimizer_is_the_one_that_made_it() -> None:
     both = replace(given, traces=tuple(traces), close_ups=(RIGHT, moved))
     (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
     assert (cause.id, cause.side, str(cause.source)) == ("optimizer-differs", "loop", "loop.py:4: SGD()")
+    # With several optimizers, it is not known which of them has the other settings.
+    second = {**optimizers[1], "made": ("loop.py", 5, "SGD()")}
+    several = replace(both, traces=(traces[0], replace(traces[1], optimizers=[optimizers[1], second])))
+    (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), several)
+    assert cause.id == "optimizer-differs" and cause.source is None
 
 
 def test_clipping_is_measured_on_each_side() -> None:

@@ -284,7 +284,7 @@ def test_a_reference_whose_metrics_go_on_counting_is_named() -> None:
     (found,) = name_running(right, running, SCRIPT_ALONE)
     assert (found.id, found.side, found.measurements["metrics"]) == ("metrics-not-reset", "noreset", ["loss"])
     assert name_running(running, right, SCRIPT_ALONE) == [] == name_running(right, right, SCRIPT_ALONE)
-    # What hardly changes is as near to its own means as to the other side's numbers: either may be the mistake, or none.
+    # What hardly changes is as near to the numbers of the other side as to their means, which proves nothing.
     flat = record("ok", [0.5, 0.50001, 0.50002]), record("other", [0.50001, 0.50002, 0.5])
     assert name_running(*flat, SCRIPT_ALONE) == [] == name_running(*reversed(flat), SCRIPT_ALONE)
 

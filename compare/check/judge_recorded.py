@@ -186,9 +186,9 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
 
 def _made_at(trace: Trace, kind: str) -> Source | None:
     """The line that made an optimizer whose class or settings were seen to differ, or that was made again."""
-    if not trace.optimizers or kind not in (*OF_SETTINGS, "script-new-optimizer"):
-        return None
-    return Source.of(trace.optimizers[0 if kind in OF_SETTINGS else -1].get("made"))
+    made = [optimizer.get("made") for optimizer in trace.optimizers]
+    known = len(made) == 1 if kind in OF_SETTINGS else kind == "script-new-optimizer"
+    return Source.of(made[-1]) if known else None
 
 
 def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:

@@ -26,7 +26,7 @@ DEFAULTS = as_json(Training(keras=3))
 def epoch_rows(files: RunFiles) -> dict[int, list[tuple[str, bool, Sequence[str]]]]:
     """By epoch, a line for each trainer's metrics as in ``metrics.csv``, and one for their gaps to the reference.
 
-    A line has the trainer's name, or ``gap``; whether it is one; the cells. There is none without a number.
+    A line has the trainer's name, or ``gap``; whether it is one; the cells. Lines without a number are left out.
     """
     names, columns = files.names, files.columns
     rows = {(row["trainer"], int(row["epoch"])): row for row in files.rows}

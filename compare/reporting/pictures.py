@@ -117,7 +117,7 @@ def _widened(edge: Mapping[int, float]) -> dict[float, float]:
 
 
 def seconds_chart(files: RunFiles) -> Chart | None:
-    """The wall time of every epoch by trainer, in seconds; None if there is nothing to compare it with."""
+    """The wall time of every epoch by trainer, in seconds; None unless two were measured, or the only one."""
     series = []
     for number, name in enumerate(files.names):
         seeds = [each["seconds"] for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
