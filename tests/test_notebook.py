@@ -74,6 +74,7 @@ def test_a_line_in_a_notebook_is_updated_and_not_repeated(monkeypatch: pytest.Mo
                 for step in (1, 2, EPOCH_END):
                     line(StepRecord(epoch, step, np.array([[hashed]], np.uint64), np.array([[1.0, hashed]])))
                 line(EpochRecord(epoch, {"loss": 0.5}, 1.0, 8.0))
+            line(StepRecord(2, EPOCH_END, np.array([[hashed]], np.uint64), np.array([[1.0, hashed]])))  # of its end
         assert [update for _, update, _ in shown] == [False, *[True] * (len(shown) - 1)] and len(shown) > 4
         assert len({display_id for display_id, _, _ in shown}) == 1
     halfway = next(content["text/html"] for _, _, content in shown if "epoch 2/2" in content["text/html"])

@@ -84,7 +84,7 @@ class NotebookProgress(TrainerProgress):
 
     def __call__(self, record: AnyRecord) -> None:
         super().__call__(record)
-        if isinstance(record, StepRecord) and time.perf_counter() > self._next_refresh:
+        if isinstance(record, StepRecord) and record.step > 0 and time.perf_counter() > self._next_refresh:
             self._gap_text = self._gap.now(self._name)
             self._show()
         elif isinstance(record, EpochRecord):
