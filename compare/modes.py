@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -116,7 +117,7 @@ class Trained(Task):
         if self.tensorboard and find_spec("tensorboard") is None:
             raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         if self.baseline is not None:
-            if not (self.baseline / "metrics.csv").is_file():
+            if not os.path.isfile(self.baseline / "metrics.csv"):
                 why = "no recorded comparison is there (a folder with a metrics.csv)"
                 raise RequestError(f"--baseline {self.baseline}: {why}")
             self._set("baseline", absolute(self.baseline))  # it is read again after training, and with the reports

@@ -94,6 +94,8 @@ def nothing(folder: Path) -> None:
 DATA = ["--experiment", "fashion-mnist", "--data-dir", f"{FOLDER}/data"]
 OLD = ["--experiment", f"{FOLDER}/task.py", "--strategy", "default", "--epochs", "1", "--name", "old"]
 AGAINST_OLD = [*OLD[:-2], "--baseline", f"{FOLDER}/reports/old"]
+LONG = "x" * 5000
+"""Longer than any file's name."""
 CLUSTER = ["--strategy", "multi-worker"]
 
 TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
@@ -231,6 +233,8 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (AGAINST_OLD, task("layers.Dense(2)", "layers.Dense(2, use_bias=False)"), "it has trained a model with other"),
     (AGAINST_OLD, unfinished, "its loop has not finished: continue it with --resume, or leave loop out here"),
     (["--baseline", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
+    (["--baseline", LONG], nothing, "a folder with a metrics.csv"),
+    (["--experiment", f"{LONG}.py"], nothing, "there is no such file"),
     (["--reports", f"{FOLDER}/task.py"], nothing, "cannot be written there"),
 ]
 

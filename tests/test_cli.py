@@ -619,12 +619,14 @@ def test_a_name_that_is_taken_is_refused_and_what_is_there_untouched(refuse: Ref
     taken.mkdir(parents=True)
     (taken / "metrics.csv").write_text("precious")
     (tmp_path / "reports" / "file").write_text("precious")
-    for name in ("mine", "file"):
+    (tmp_path / "reports" / "link").symlink_to("gone")
+    for name in ("mine", "file", "link"):
         assert refuse("--name", name) == (
             f"--name {name}: reports/{name} exists and is not overwritten; choose another name"
         )
     assert sorted(str(path.relative_to(tmp_path / "reports")) for path in tmp_path.rglob("reports/**/*")) == [
         "file",
+        "link",
         "mine",
         "mine/metrics.csv",
     ]

@@ -329,6 +329,7 @@ def test_a_request_that_cannot_be_meant_is_one_line(tmp_path: Path, capsys: pyte
     for arguments, message in [
         (["--logs", fit], "that is one training, fit; give the log"),
         (["--logs", fit, tmp_path / "no.csv"], "there is no such file or folder"),
+        (["--logs", fit, f"{'x' * 5000}.csv"], "there is no such file or folder"),
         (["--logs", fit, tmp_path / "empty"], "there is no log in it"),
         (["--logs", fit, run_folder], "it holds the trainings fit and loop; give it alone"),
         (["--logs", fit, loop, "--epochs", "3"], "--epochs has no meaning with logs"),

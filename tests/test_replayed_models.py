@@ -11,6 +11,7 @@ import pytest
 from made_up import RATE, judge_of, values_of
 
 import compare
+from compare.check.causes.loss import divided_by, scaled
 from compare.check.observation import Observation
 from compare.check.recipe import (
     BROADCAST,
@@ -51,6 +52,7 @@ class Kind:
     inputs: Callable[..., np.ndarray] = vectors
     labels: Callable[..., Any] = classes
     weights: bool = False
+    sizes: tuple[int, ...] = SIZES
     more: dict[str, Any] = field(default_factory=dict)
 
 
@@ -72,6 +74,7 @@ def cross_entropies(keras: Any) -> dict[str, Any]:
 
 KINDS = {
     "plain": Kind(lambda keras: [keras.layers.Dense(3)]),
+    "without a short batch": Kind(lambda keras: [keras.layers.Dense(3)], sizes=(6, 6, 6)),
     "normalized": Kind(lambda keras: [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dense(3)]),
     "twice normalized": Kind(
         lambda keras: [
@@ -155,7 +158,7 @@ def judges(tensorflow: Any) -> Callable[[str], Any]:
 def replay_of(tf: Any, kind: Kind) -> Any:
     from compare.check.replay import Replay
 
-    def examples(seed: int, sizes: tuple[int, ...] = SIZES) -> list[Any]:
+    def examples(seed: int, sizes: tuple[int, ...] = kind.sizes) -> list[Any]:
         generator, made = np.random.default_rng(seed), []
         for n in sizes:
             batch = kind.inputs(generator, n), kind.labels(generator, n)
@@ -210,6 +213,9 @@ RATE_PER_EPOCH = Update(learning_rates=(RATE,) * 3 + (RATE / 2,) * 3)
         ("outputs", {"loss_weights": (1.0, 1.0)}, Update(), "loss-scaled", "output-weight"),
         ("outputs", {"loss_weights": (1.0, 0.0)}, Update(), "variables-not-trained", "no-gradient"),
         ("plain", {"micro": 3}, Update(), "loss-scaled", "micro-batches-summed"),
+        ("plain", {"share": divided_by(lambda split: 10.0)}, Update(), "loss-constant-denominator", "example-weight"),
+        ("plain", {"share": scaled(Recipe().share, 0.5)}, Update(), "loss-scaled", "loss-factor"),
+        ("without a short batch", {"share": divided_by(lambda split: 12.0)}, Update(), "loss-scaled", "loss-factor"),
         ("plain", {"untrained": frozenset([0])}, Update(), "variables-not-trained", "no-gradient"),
         ("plain", {}, Update(untrained=frozenset([0])), "variables-not-trained", "no-gradient"),
         ("scheduled", {}, FIRST_RATE, "learning-rate-schedule-missing", "rate-stays"),

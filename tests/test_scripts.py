@@ -384,6 +384,7 @@ def test_a_script_that_trains_nothing_ends_with_its_reason(
     ("arguments", "reason"),
     [
         (["--scripts", "missing.py", "other.py"], "no such file"),
+        (["--scripts", f"{'x' * 5000}.py", "other.py"], "no such file"),
         (["--scripts", "a.py", "b.py", "c.py"], "one script or two"),
         (["--scripts", "a.py", "b.py", "--epochs", "3"], "--epochs has no meaning with scripts"),
         (["--scripts", "a.py", "b.py", "--keep", "rows"], "--keep rows: unknown"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import os
 import reprlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -137,7 +138,7 @@ def _attribute(module: Any, attribute: str, source: str) -> Any:
 
 
 def _file_module(path: Path) -> Any:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise RequestError(f"{shown_path(path)}: there is no such file")
     spec = importlib.util.spec_from_file_location(f"user_file_{path.stem}", path.resolve())
     assert spec is not None and spec.loader is not None

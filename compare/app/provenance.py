@@ -51,7 +51,7 @@ def code(options: Request) -> dict[str, str]:
         source, attribute = source_and_attribute(located)
         if not is_file(located):  # the file of a package.module:ATTR, if that module is imported
             source = (getattr(sys.modules.get(source), "__file__", None) if attribute else None) or ""
-        if Path(source).is_file():  # a pipe would be waited for
+        if os.path.isfile(source):  # a pipe would be waited for
             with suppress(OSError):  # loading the file reports the error
                 digests[wanted] = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     return digests

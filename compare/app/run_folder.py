@@ -67,11 +67,11 @@ def _new(options: Request) -> Path:
         for number in range(1, 10_000):
             folder = numbered(wanted, number)
             try:
-                if not folder.exists():  # rename would replace an empty folder
+                if not os.path.lexists(folder):  # rename would replace an empty folder
                     os.rename(temporary, folder)
                     return folder
             except OSError:
-                if not folder.exists():
+                if not os.path.lexists(folder):
                     raise
             if options.name is not None:
                 raise RequestError(

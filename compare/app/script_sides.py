@@ -75,8 +75,8 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
     scripts, pythons = (_for_each(given, count) for given in (options.scripts, options.python or (sys.executable,)))
     replicas = _for_each(options.sizes or (options.replica_count,), count)
     for script in options.scripts if not options.commits else ():
-        if not Path(script).is_file():
-            wrong = "it is no plain file" if Path(script).exists() else "there is no such file"
+        if not os.path.isfile(script):
+            wrong = "it is no plain file" if os.path.exists(script) else "there is no such file"
             raise RequestError(f"{shown_path(script)}: {wrong}")
     asked = options.python or (keras_of_the_environment() == 2 and pythons)
     known = {python: versions_of(python) for python in dict.fromkeys(asked or ())}

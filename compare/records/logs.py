@@ -6,6 +6,7 @@ import csv
 import glob
 import io
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -158,9 +159,9 @@ def _without_number(name: str) -> str:
 def _logs_at(text: str) -> list[Log]:
     """The logs in a file or folder, or in those that match a pattern."""
     path = Path(text)
-    if path.is_dir():
+    if os.path.isdir(path):
         return _in_folder(path)
-    if path.exists():
+    if os.path.exists(path):
         return _of_file(path)
     matches = sorted(map(Path, glob.glob(text)), key=_natural)
     if not matches:

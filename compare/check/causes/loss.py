@@ -137,7 +137,8 @@ def _constant(case: Case, recipe: Recipe) -> Iterable[Variant]:
         )  # fmt: skip
     yield Variant({"share": OTHER_SHARES["loss-constant-denominator"]}, seen)
     weight = _factor(case, recipe, divided_by(lambda split: 1.0))
-    if weight is not None and abs(weight - 1) > 1e-3 and weight > 0:
+    sizes = {span.stop - span.start for span in case.feed(recipe) or ()}  # of equal ones, it is any factor of the loss
+    if weight is not None and abs(weight - 1) > 1e-3 and weight > 0 and len(sizes) > 1:
         seen = Measurement.of("example-weight", divisor=1 / weight)
         yield Variant({"share": divided_by(lambda split: 1 / weight)}, seen, measured=True)
     yield from _constant_micro_batches(case, recipe)
