@@ -851,6 +851,9 @@ def test_a_loss_and_gradients_times_any_factor_in_the_next_step_too(then: float,
     norm = replace(next_step(scaled, then), steps={**next_step(scaled, then).steps, STEP + 2: later})
     with_later = replace(right, steps={**right.steps, STEP + 2: right.steps[STEP + 1]})
     assert accused(with_later, norm) == [], "another factor in a later batch, such as the sum of its weights"
+    fewer = [replace(e, arrays=[e.arrays[0][:3]]) if e.kind == "predictions" else e for e in later]
+    short = replace(norm, steps={**norm.steps, STEP + 2: fewer})
+    assert accused(with_later, short) == causes, "what divides by a constant has another factor in a short batch"
     other = with_gradients(with_loss(RIGHT, 1.25 * LOSS), *(1.2 * each for each in gradients(RIGHT)))
     assert accused(right, next_step(other, then)) == [], "the gradients have another factor"
 

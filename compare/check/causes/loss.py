@@ -199,7 +199,8 @@ def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     """Any factor, if the loss has it in later steps too, where the predictions are already other ones.
 
     There it is compared with the loss computed again from the other side's own predictions. Where that is not known, a
-    number of equal parts that are added up is believed, such as of the steps of a decoder.
+    number of equal parts that are added up is believed, such as of the steps of a decoder. Batches of another size
+    don't count: what divides by a constant has another factor there.
     """
     right, other = both_losses(sides.right, sides.other, sides.step) or (0.0, 0.0)
     if not right or same(right, other) or loss_of(sides.other, sides.step + 1) is None:
@@ -207,7 +208,8 @@ def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     factor = other / right
     if not (sides.foreseen or have_factor(sides, factor)):
         return
-    later = [(step, targets) for step in sides.other.steps if step > sides.step and (targets := _own_call(sides, step))]
+    steps = [step for step in sides.other.steps if step > sides.step and _rows(sides, step) == _rows(sides, sides.step)]
+    later = [(step, targets) for step in steps if (targets := _own_call(sides, step))]
     if not later:
         parts = max(factor, 1 / factor) if 0 < factor < np.inf else 1.0
         has_factor = round(parts) > 1 and same(parts, round(parts))
@@ -224,6 +226,11 @@ def _is_times(factor: float, sides: Sides, step: int, targets: Targets) -> bool:
     expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
     penalty = penalty_of(sides.other, step)
     return loss is not None and expected is not None and same(loss, factor * (expected + penalty))
+
+
+def _rows(sides: Sides, step: int) -> int:
+    """For how many examples the other side's model predicts in a step."""
+    return sum(map(len, sides.other.arrays(step, "predictions")))
 
 
 def _own_call(sides: Sides, step: int) -> Targets | None:
