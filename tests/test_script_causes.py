@@ -486,6 +486,17 @@ def test_the_rate_of_an_optimizer_of_some_variables_only() -> None:
     (whole,) = found_causes(RIGHT, in_parts(linear_step(rate=0.2), 0.2, 0.2), rate=0.1)
     assert has(whole, **expected) and not whole.measurements.get("variables")
 
+    right, other = in_parts(RIGHT, 0.1, 0.1), in_parts(linear_step(rate=0.2), 0.1, 0.2)
+    adams = [{**ADAM, "config": {**ADAM["config"], "learning_rate": rate}, "made": ("loop.py", line, "Adam()")}
+             for line, rate in ((4, 0.1), (5, 0.2))]  # fmt: skip
+    fit, loop = sides(other).traces
+    for made, line in ((adams, "loop.py:5: Adam()"), ([*adams, adams[1]], "None")):
+        traces = replace(fit, optimizers=adams[:1]), replace(loop, optimizers=made)
+        both = replace(sides(other), close_ups=(right, other), traces=traces)
+        (found,) = name_causes(locate(right, other, [], STEP, NAMES), both)
+        assert has(found, variables=[NAMES[1]], **expected), "it has this rate from the beginning"
+        assert str(found.source) == line and "begun" not in found.measurements
+
 
 def test_equal_schedules_after_other_numbers_of_steps_are_no_other_setting() -> None:
     right, other = of_zeros(), of_zeros(offset=1.0, rate=0.2)

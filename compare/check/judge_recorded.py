@@ -17,7 +17,7 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
-from compare.check.causes.optimizer import TAKEN, kind_of_setting, made_again
+from compare.check.causes.optimizer import TAKEN, begins_with, kind_of_setting, made_again
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
 from compare.check.recorded import (
@@ -171,7 +171,7 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
             sides.right_name if variant.by_right else sides.other_name,
             sides.named(variant.evidence, by_right=variant.by_right).but(**place),
             variant.remedy or cause.remedy_for(used),
-            _made_at(sides.right_trace if variant.by_right else sides.other_trace, variant.evidence.kind)
+            _made_at(sides.right_trace if variant.by_right else sides.other_trace, variant.evidence)
             or cause.line_in(
                 sides.right if variant.by_right else sides.other,
                 sides.step,
@@ -184,11 +184,13 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
     ]
 
 
-def _made_at(trace: Trace, kind: str) -> Source | None:
+def _made_at(trace: Trace, seen: Measurement) -> Source | None:
     """The line that made an optimizer whose class or settings were seen to differ, or that was made again."""
-    made = [optimizer.get("made") for optimizer in trace.optimizers]
-    known = len(made) == 1 if kind in OF_SETTINGS else kind == "script-new-optimizer"
-    return Source.of(made[-1]) if known else None
+    if seen.kind == "script-new-optimizer":
+        return Source.of(trace.optimizers[-1].get("made"))
+    rate, _ = seen.quantities.get("settings", {}).get("learning_rate", (None, None))
+    made = [each for each in trace.optimizers if len(trace.optimizers) == 1 or begins_with(rate, each)]
+    return Source.of(made[0].get("made")) if seen.kind in OF_SETTINGS and len(made) == 1 else None
 
 
 def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:

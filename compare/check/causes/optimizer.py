@@ -24,7 +24,7 @@ from compare.check.stages import (
     relative_gap,
 )
 from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE
-from compare.watch.trace import CLIPPING
+from compare.watch.trace import CLIPPING, Trace
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -343,7 +343,8 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
 def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause that makes other updates of equal gradients."""
     rates, variables = _recorded_rates(sides)
-    right, other = (next(iter(each.optimizers), None) for each in (sides.right_trace, sides.other_trace))
+    traces = sides.right_trace, sides.other_trace
+    right, other = (optimizer_of(trace, rate) for trace, rate in zip(traces, rates, strict=True))
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
     if seen := _recorded_callbacks(sides, rates, right, other):
         return "callbacks-missing", Variant({}, seen)
@@ -381,6 +382,17 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     else:
         seen = made_again(sides)
     return ("optimizer-differs", Variant({}, seen)) if seen else None
+
+
+def optimizer_of(trace: Trace, rate: float | None) -> Mapping[str, Any] | None:
+    """The first optimizer of a training, or of several the first that begins with the learning rate of a step."""
+    return next(iter([*(each for each in trace.optimizers if begins_with(rate, each)), *trace.optimizers]), None)
+
+
+def begins_with(rate: float | None, optimizer: Mapping[str, Any]) -> bool:
+    """Whether an optimizer is made with a learning rate."""
+    begun = optimizer["config"].get("learning_rate")
+    return isinstance(begun, float) and rate is not None and relative_gap(begun, rate) <= CLOSE
 
 
 def settings_apart(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, list[Any]]:
