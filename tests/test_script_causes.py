@@ -990,6 +990,15 @@ def test_the_line_shown_of_another_optimizer_is_the_one_that_made_it() -> None:
     assert cause.id == "optimizer-differs" and cause.source is None
 
 
+def test_the_line_that_made_an_optimizer_is_not_shown_for_a_rate_that_is_set_later() -> None:
+    given, moved = sides(RIGHT), linear_step(rate=0.2)
+    adam = {**ADAM, "config": {**ADAM["config"], "learning_rate": 0.1}, "made": ("loop.py", 4, "Adam(0.1)")}
+    traces = [replace(trace, optimizers=[adam]) for trace in given.traces]
+    both = replace(given, traces=(traces[0], traces[1]), close_ups=(RIGHT, moved))
+    (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
+    assert (cause.id, cause.measurements["begun"], cause.source) == ("optimizer-differs", 0.1, None)
+
+
 def test_clipping_is_measured_on_each_side() -> None:
     kernel, bias = gradients(RIGHT)
     norm = float(np.hypot(np.linalg.norm(kernel), np.linalg.norm(bias)))

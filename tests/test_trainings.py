@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -169,6 +170,31 @@ def test_a_step_of_two_optimizers_is_over_when_both_have_made_their_part(watch: 
     ((one, two),) = compared(watch(fit), watch(lambda: in_parts(graph)))
     assert one.last == two.last == len(BATCHES)
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_model_whose_call_is_a_graph_of_its_own_is_trained_as_ever(watch: Watch, graph: bool) -> None:
+    """A trace of it that is made to build its weights has none."""
+
+    class Net(keras.Model):  # type: ignore[misc] # keras is untyped
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.out = layers.Dense(16, "tanh"), layers.Dense(1)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def call(self, x: Any) -> Any:
+            return self.out(self.hidden(x))
+
+    ((one, two),) = compared(watch(lambda: fit(Net())), watch(lambda: by_hand(Net(), graph=graph)))
+    assert one.last == two.last == len(BATCHES)
+    np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_what_trains_may_read_the_clock(graph: bool) -> None:
+    """Which TensorFlow refuses under op determinism."""
+    read = tf.function(lambda: tf.timestamp()) if graph else tf.timestamp
+    assert abs(float(read()) - time.time()) < 60 and read().shape == ()
 
 
 @pytest.mark.parametrize(

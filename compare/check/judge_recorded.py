@@ -164,6 +164,15 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
     used = used_by(sides.other_trace, sides.right_trace)
     epoch, step = place_of(sides)
     place = {"at_step": sides.step} if epoch == 1 else {"at_step": sides.step, "at_place": [epoch, step]}
+
+    def source(cause: Cause, variant: Variant) -> Source | None:
+        if "begun" in variant.evidence.quantities:
+            return None  # where a rate was set later was not seen
+        trace, close_up = (sides.right_trace, sides.right) if variant.by_right else (sides.other_trace, sides.other)
+        usual = not variant.remedy
+        seen = cause.line_in(close_up, sides.step, located.stage or "", usual=usual, called=variant.called)
+        return _made_at(trace, variant.evidence) or seen
+
     return [
         named(
             cause.id,
@@ -171,14 +180,7 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
             sides.right_name if variant.by_right else sides.other_name,
             sides.named(variant.evidence, by_right=variant.by_right).but(**place),
             variant.remedy or cause.remedy_for(used),
-            _made_at(sides.right_trace if variant.by_right else sides.other_trace, variant.evidence)
-            or cause.line_in(
-                sides.right if variant.by_right else sides.other,
-                sides.step,
-                located.stage or "",
-                usual=not variant.remedy,
-                called=variant.called,
-            ),
+            source(cause, variant),
         )
         for cause, variant in explanation
     ]

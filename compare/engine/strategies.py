@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral
@@ -14,8 +15,19 @@ from compare import signals
 from compare.engine.insides_tensorflow import is_op_determinism_enabled, multi_device_iterator_ops
 from compare.engine.tf_config import meet, this_task
 from compare.errors import NoVerdictError, RequestError
-from compare.patching import patch, undone
+from compare.patching import modules_with, patch, undone
 from compare.strategy_specs import MOST_REPLICAS, SPECS
+
+
+def enable_op_determinism() -> None:
+    """Enables op determinism, but lets what trains read the clock, which TensorFlow refuses then."""
+
+    def timestamp(name: str | None = None) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(time.time, [], tf.float64, name=name), [])
+
+    tf.config.experimental.enable_op_determinism()
+    for module in modules_with("timestamp", "tensorflow"):
+        vars(module)["timestamp"] = timestamp
 
 
 def configure(replicas: int | None = None, *, deterministic: bool = True) -> None:
@@ -35,7 +47,7 @@ def configure(replicas: int | None = None, *, deterministic: bool = True) -> Non
             op determinism is already enabled.
     """
     if deterministic:
-        tf.config.experimental.enable_op_determinism()
+        enable_op_determinism()
     elif is_op_determinism_enabled():
         raise RequestError(
             "--jit: op determinism is already enabled in this process; it is incompatible with XLA and cannot be "

@@ -17,6 +17,7 @@ import tensorflow as tf
 from compare.engine.fingerprints import container, copies_of, distributed
 from compare.engine.insides_keras import MAKES_VARIABLES, keras, seeds_of_layer, weights_of_layer
 from compare.engine.insides_tensorflow import ResourceVariable
+from compare.engine.strategies import enable_op_determinism
 from compare.patching import modules_with, patch
 from compare.records import replace_file
 from compare.records.model import npz, read_arrays
@@ -31,7 +32,7 @@ TF_RANDOM = tf.random, tf.compat.v2.random
 def make_alike(settings: Settings) -> InitialWeights:
     """Patches Keras and TensorFlow in this process; call it before the script runs."""
     _provide_devices(settings.replicas)
-    tf.config.experimental.enable_op_determinism()  # without it no two runs of one script are equal
+    enable_op_determinism()  # without it no two runs of one script are equal
     keras.utils.set_random_seed(0)
     if SEEDS not in settings.own:
         _seeds_by_creation()

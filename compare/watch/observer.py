@@ -272,6 +272,8 @@ class Observer:
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:
         """Looks for new models before, and for new steps after, an outermost call."""
+        if self._building and isinstance(args[0], Function):  # a graph that has no variables is not to be kept
+            return original(tf.function(args[0].python_function), *args[1:], **options)
         if not self._outermost or self._building:
             return original(*args, **options)
         self._begin_models()
