@@ -1131,6 +1131,30 @@ def test_a_training_flag_that_is_not_given_is_that_of_fit_or_of_the_loop() -> No
         assert has(cause, training="not given", by_fit=side == "fit")
 
 
+@pytest.mark.parametrize(
+    ("flags", "takes", "side"),
+    [
+        ((True, False), True, "loop"),
+        ((True, False), False, "loop"),
+        ((False, True), False, "fit"),
+        ((False, True), True, None),  # it is meant: fit could have said otherwise
+        ((None, True), False, None),
+        ((True, True), False, None),
+    ],
+)
+def test_a_layer_that_is_told_not_to_train_by_a_flag_of_another_name(
+    flags: tuple[Any, Any], takes: bool, side: str | None
+) -> None:
+    def told(close_up: CloseUp, flag: Any) -> CloseUp:
+        close_up = changed(close_up, "predictions", lambda e: replace(e, info={**e.info, "takes_training": takes}))
+        return changed(close_up, "layer", lambda e: replace(e, info={**e.info, "flagged": True, "training": flag}))
+
+    right, other = (told(linear_step(offset=i, flag="not given"), flag) for i, flag in enumerate(flags))
+    found = found_causes(right, other)
+    assert [(cause.id, cause.side) for cause in found] == ([("training-flag-missing", side)] if side else [])
+    assert all(has(cause, kind="script-layer-flag", layer="dense", by_fit=side == "fit") for cause in found)
+
+
 def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> None:
     def named(other: CloseUp, first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         return [(cause.id, cause.measurements["settings"]) for cause in configured(RIGHT, other, first, second)]

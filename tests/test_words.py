@@ -137,6 +137,8 @@ SIDES = {"side": "loop", "other": "fit"}
     ("script-flag", {"training": "not given", "by_fit": True},
      "loop calls the model without training=, fit with training=True: fit passes it only to a model whose call() takes "
      "it"),
+    ("script-layer-flag", {"layer": "dropout", "by_fit": False},
+     "loop calls dropout with training=False, fit with training=True"),
     ("reported-loss-averaged-over-batches",
      {"metric": "loss", "epoch": 1, "value": 1.5, "right": 1.75, "batches": 3, "last": 8.0},
      "loss in epoch 1 is 1.5, and 1.75 in fit: it is the mean over 3 batches, of which the last has 8 examples"),

@@ -271,10 +271,12 @@ def _metric_not_finite(*, epoch: int, where: str, values: Mapping[str, str], tra
     return f"{where} of epoch {epoch}{training} is {told}{inside}"
 
 
-def _script_flag(*, training: Any, by_fit: bool, side: str, other: str, **_: Any) -> str:
+def _script_flag(
+    *, training: Any = False, by_fit: bool, side: str, other: str, layer: str = "the model", **_: Any
+) -> str:
     how = "without training=" if training == "not given" else f"with training={training}"
     why = ": fit passes it only to a model whose call() takes it" if by_fit else ""
-    return f"{side} calls the model {how}, {other} with training=True{why}"
+    return f"{side} calls {layer} {how}, {other} with training=True{why}"
 
 
 def _script_limits(
@@ -553,6 +555,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-frozen": "{variables:some}: {side}'s optimizer gets no gradient, and a layer that is not trainable "
     "predicts in inference mode",
     "script-flag": _script_flag,
+    "script-layer-flag": _script_flag,
     # Two scripts: the loss, after the two losses
     "script-loss-factor": ": {factor:.6g} times as much, and so is the gradient of every variable",
     "script-no-penalty": "; it lacks the model's own losses, {penalty:.6g}",

@@ -141,7 +141,8 @@ class StageObserver(Observer):
                 self._record("seeds", info, [tf.convert_to_tensor(state) for _, state in seeds])
             outputs = original(model, *args, **options)
             self._here.models += (model,)
-            self._record("predictions", {"model": model.name, "training": given}, tf.nest.flatten(outputs))
+            info = {"model": model.name, "training": given, "takes_training": _takes_training(model)}
+            self._record("predictions", info, tf.nest.flatten(outputs))
             return outputs
 
     def _call_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
@@ -149,7 +150,7 @@ class StageObserver(Observer):
         if self._here.model is not None and self._taped(args, options):
             tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]
             info = {"name": layer.name, "class": type(layer).__name__, "flagged": _depends_on_training(layer)}
-            self._record("layer", info, tensors)
+            self._record("layer", {**info, "training": options.get("training")}, tensors)
         return outputs
 
     def _call_loss(
@@ -449,10 +450,14 @@ class StageObserver(Observer):
                 (folder / f"{number}-stages.pkl").write_bytes(pickled(seen))
 
 
+def _takes_training(layer: Any) -> bool:
+    return not {"training", "kwargs"}.isdisjoint(inspect.signature(layer.call).parameters)
+
+
 def _depends_on_training(layer: Any) -> bool:
     """Whether a layer's own output may depend on ``training``; that of Keras's models depends on their layers."""
     if not is_keras(type(layer)):
-        return "training" in inspect.signature(layer.call).parameters
+        return _takes_training(layer)
     if isinstance(layer, (keras.layers.BatchNormalization, keras.layers.SpectralNormalization)):
         return True
     rates = rates_of(layer) + rates_of(getattr(layer, "cell", layer))

@@ -54,8 +54,26 @@ def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
         if given and others and all(flag is True for flag in others) and not any(flag is True for flag in given):
             by_fit = by_right and sides.right_trace.trained_by == "fit"
             seen = Measurement.of("script-flag", training=given[0], by_fit=by_fit)
-            of_model = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
-            yield Variant({}, seen, remedy=of_model if by_fit else "", by_right=by_right)
+            yield Variant({}, seen, remedy=OF_MODEL if by_fit else "", by_right=by_right)
+    yield from _recorded_flag_of_layer(sides, located)
+
+
+def _recorded_flag_of_layer(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Models that tell the first layer that differs another flag, of a name that only they know, such as is_training.
+
+    An explicit training=False on the side that is held to be right is meant, unless fit could not say otherwise.
+    """
+    both = (each.of(sides.step, "layer") for each in (sides.right, sides.other))
+    pairs = zip(*both, strict=False)
+    given = {(a.info.get("training"), b.info.get("training")) for a, b in pairs if a.info["name"] == located.where}
+    takes = [event.info.get("takes_training", True) for event in model_events(sides.right, sides.step, "predictions")]
+    by_fit = given == {(False, True)} and sides.right_trace.trained_by == "fit" and not any(takes)
+    if by_fit or given == {(True, False)}:
+        seen = Measurement.of("script-layer-flag", layer=located.where, by_fit=by_fit)
+        yield Variant({}, seen, remedy=OF_MODEL if by_fit else "", by_right=by_fit)
+
+
+OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
 
 
 def _flags(sides: Sides) -> list[list[Any]]:
