@@ -233,6 +233,26 @@ def test_what_a_metric_says_within_an_epoch_or_after_the_last_is_no_number_of_an
     assert of_epochs((2, 0.5), (4, 0.3), kind="MeanSquaredError", name="mae") == [{}, {}]
 
 
+@pytest.mark.parametrize(
+    ("counted", "left_out"),
+    [
+        ([3, 6, 3, 6], False),  # reset as the epoch ends
+        ([3, 6, 9, 12], False),  # never reset
+        ([6, 3, 9, 6], True),  # reset before the last step, as by a loop that counts other epochs
+    ],
+)
+def test_a_metric_that_begins_anew_within_an_epoch_has_no_number_of_it(counted: list[float], left_out: bool) -> None:
+    """Its last value there would be accused of being that of the last batch alone."""
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=[FitEpoch(2, {"loss": 0.5}, 1.0), FitEpoch(4, {"loss": 0.3}, 1.0)])
+    reported = [Reported(i, "loss", "Mean", 0.4, counted=count) for i, count in enumerate(counted, start=1)]
+    logs = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=reported), [2, 4], fit)
+    assert [logs[epoch][0] for epoch in (1, 2)] == [{} if left_out else {"loss": 0.4}] * 2
+    given = [Reported(i, "own", "", 0.1, epoch=i // 2) for i in (2, 4)]
+    both = [*reported[:2], given[0], *reported[2:], given[1]]  # compare.report is no metric
+    logs = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=both), [2, 4], fit)
+    assert logs[1][0] == {"own": 0.1} | ({} if left_out else {"loss": 0.4})
+
+
 def test_means_without_names_in_two_loops_are_paired_by_their_values() -> None:
     def loop(*read: tuple[str, float, bool | None]) -> Trace:
         each = [

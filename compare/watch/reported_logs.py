@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compare.watch.trace import Reported, Trace
@@ -109,8 +109,12 @@ def _of_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> list[Repo
 
     A metric that is read counts as it is read, and not also where it is updated by a call. Of several epochs, what it
     has said between their ends is of none, nor is what it says after the last more often than after those before, as
-    when training is followed by an evaluation.
+    when training is followed by an evaluation. A metric that begins to count anew within an epoch has others.
     """
+    anew = {after.metric for read, after in _reads_in_turn(reported)
+            if after.counted < read.counted and read.steps < after.steps
+            and not any(read.steps <= end < after.steps for end in ends)}  # fmt: skip
+    reported = [each for each in reported if each.metric not in anew or not each.kind]
     read = {each.metric for each in reported if not each.updating}
     counts: dict[tuple[int, float], int] = Counter()
     kept = []
@@ -124,6 +128,15 @@ def _of_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> list[Repo
                 continue
         kept.append(each)
     return kept
+
+
+def _reads_in_turn(reported: Sequence[Reported]) -> Iterator[tuple[Reported, Reported]]:
+    """What each metric says, and what it says next."""
+    last: dict[int, Reported] = {}
+    for each in filter(lambda each: each.kind, reported):
+        if each.metric in last:
+            yield last[each.metric], each
+        last[each.metric] = each
 
 
 def _last_of_epoch(reported: Sequence[Reported], before: float, end: float) -> list[Reported]:
