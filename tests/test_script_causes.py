@@ -394,6 +394,17 @@ def test_a_loss_of_unknown_parts_that_are_added_up_is_that_many_times_the_right_
     assert accused(unknown(RIGHT), unknown(other)) == causes
 
 
+def test_a_loss_of_examples_that_were_not_seen_has_no_share_of_them() -> None:
+    """As of a model that is a function, and no layer."""
+
+    def unseen(close_up: CloseUp) -> CloseUp:
+        events = [each for each in close_up.steps[STEP] if each.kind in ("loss", "gradients", "weights")]
+        return replace(close_up, steps={STEP: events})
+
+    other = with_gradients(with_loss(RIGHT, 8 * LOSS), *(8 * each for each in gradients(RIGHT)))
+    assert accused(unseen(RIGHT), unseen(other)) == []
+
+
 @pytest.mark.parametrize("loss", [0.0, np.inf, np.nan, -LOSS])
 def test_a_loss_that_is_no_number_of_parts_has_no_factor(loss: float) -> None:
     """Whose function is not known in the step after, and that was foreseen, so that no gradients have to agree."""

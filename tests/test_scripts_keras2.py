@@ -149,6 +149,8 @@ def test_the_keras_of_an_environment_is_the_one_that_is_asked_for(
         ({"pool_size": [2, 2]}, {"pool_size": 3}, {"pool_size": [[2, 2], 3]}),
         ({"activation": "relu"}, {"activation": "tanh"}, {"activation": ["relu", "tanh"]}),
         ({"clipnorm": None}, {"clipnorm": 1.0}, {"clipnorm": [None, 1.0]}),
+        ({"regularizer": {"l2": 0.1}}, {"regularizer": None}, {"regularizer": [{"l2": 0.1}, None]}),
+        ({"dtype": "float32"}, {"dtype": {"class_name": "DTypePolicy"}}, {}),
     ],
 )
 def test_a_setting_that_two_versions_write_otherwise_is_the_same(

@@ -74,7 +74,7 @@ def _may_be_same(name: str, a: Any, b: Any) -> bool:
     They are the same number in float32, or numbers of the same size where only one is in a list: an axis, one for each
     dimension, or the ends of a range around 0. An axis may be counted from the end.
     """
-    if a == b or isinstance(a, Mapping) != isinstance(b, Mapping):
+    if a == b or (isinstance(a, Mapping) != isinstance(b, Mapping) and None not in (a, b)):
         return True
     with suppress(TypeError, ValueError):  # not numbers
         one, other = (np.asarray(each, np.float32) for each in (a, b))

@@ -297,11 +297,18 @@ def _script_limits(
     return f"{side} limits {limited} to {limit:.4g}{each} before it applies the gradients{then}; {other} {does}"
 
 
+def _value(setting: Any) -> str:
+    """A setting as it is written in code: an object of Keras by its class and the numbers that it was made with."""
+    if isinstance(setting, Mapping) and "class_name" in setting:
+        options = dict(setting.get("config") or {})
+        return f"{setting['class_name']}({', '.join(f'{key}={_value(value)}' for key, value in options.items())})"
+    return f"{setting:.10g}" if isinstance(setting, float) else str(setting)
+
+
 def _script_settings(
     *, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], variables: Sequence[str] = (), **_: Any
 ) -> str:
-    numbers = {key: [f"{x:.10g}" if isinstance(x, float) else x for x in both] for key, both in settings.items()}
-    shown = ", ".join(f"{key}={own} instead of {right}" for key, (own, right) in numbers.items())
+    shown = ", ".join(f"{key}={_value(own)} instead of {_value(right)}" for key, (own, right) in settings.items())
     return f"{side}'s {optimizer} has {shown}" + (f" for {some(list(variables))}" if variables else "")
 
 

@@ -83,7 +83,7 @@ def _recorded_share(wanted: str) -> Recorded:
 
     def recognise(sides: Sides, located: Located) -> Iterator[Variant]:
         recorded = RecordedLoss.of(sides)
-        if recorded is None:
+        if recorded is None or not any(recorded.split.sizes):  # where no examples were seen, none has a share
             return
         factors = {cause: recorded.factor(share) for cause, share in OTHER_SHARES.items()}
         factor = factors[wanted]
