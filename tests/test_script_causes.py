@@ -256,6 +256,29 @@ def test_a_layer_that_only_one_script_calls_is_a_hint_where_predictions_differ()
     assert hints(found, given) == [Measurement.of("layers-alone", side="fit", other="fit", classes=["Masking"])]
 
 
+@pytest.mark.parametrize("name", ["softmax", "sigmoid", "", "constant"])
+def test_probabilities_made_of_the_logits_of_the_other_side_are_a_hint_where_predictions_differ(name: str) -> None:
+    logits = np.random.default_rng(0).normal(size=(8, 4))
+    odds = np.exp(logits)
+    made = {"softmax": odds / odds.sum(1, keepdims=True), "sigmoid": odds / (1 + odds), "": 1.01 * odds / (1 + odds)}
+
+    def predicting(*outputs: np.ndarray) -> CloseUp:
+        return changed(RIGHT, "predictions", lambda e: replace(e, arrays=list(outputs)))
+
+    both = [predicting(logits), predicting(made.get(name, np.full((8, 4), 0.5)))]
+    if name == "constant":
+        both[0] = predicting(np.zeros((8, 4)))
+    for one, other, side in ((0, 1, "loop"), (1, 0, "fit")):
+        given = replace(sides(both[other]), close_ups=(both[one], both[other]))
+        found = [each for each in hints(Located(STEP, "predictions"), given) if each.kind == "predictions-squashed"]
+        said = [{"side": side, "other": "fit" if side == "loop" else "loop", "function": name}]
+        assert [each.quantities for each in found] == (said if name in ("softmax", "sigmoid") else [])
+    for outputs in ((logits, logits[:, :2]), (logits[:0],), (logits > 0,)):
+        several = [predicting(*outputs), predicting(*reversed(outputs))]
+        given = replace(sides(several[1]), close_ups=(several[0], several[1]))
+        assert not [each for each in hints(Located(STEP, "predictions"), given) if each.kind == "predictions-squashed"]
+
+
 def test_gradients_that_are_rounding_have_any_factor() -> None:
     """Such as that of a bias before batch normalization, a millionth of the others."""
     kernel, bias = np.ones((3, 1)), np.array([1e-6])

@@ -113,6 +113,8 @@ SIDES = {"side": "loop", "other": "fit"}
 
 @pytest.mark.parametrize(("kind", "quantities", "sentence"), [
     ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking in this step"),
+    ("predictions-squashed", {"side": "loop", "other": "fit", "function": "softmax"},
+     "the predictions of loop are the softmax of those of fit: loop gives probabilities, fit logits"),
     ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},
      "before this step sampling has drawn random numbers 5 times in loop and 6 times in fit, so the next ones differ: "
      "one side calls the model more often, such as for validation; call it equally often in both"),

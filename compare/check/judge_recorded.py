@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
@@ -298,6 +300,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
         found += [*drawn_more_often(sides.right, sides.other, sides.step), *_hints_on_layers(sides)]
+        found += _hints_on_outputs(sides)
     found += _hints_on_parts(located, sides)
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
         found += _hints_on_settings(located, sides)
@@ -339,6 +342,24 @@ def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:
     for name, own, others in zip((sides.other_name, sides.right_name), called, reversed(called), strict=True):
         if own and others and (alone := own.keys() - others.keys()):
             yield Measurement.of("layers-alone", side=name, classes=sorted(alone))
+
+
+def _hints_on_outputs(sides: Sides) -> Iterator[Measurement]:
+    """One side's predictions are probabilities, made from the other's."""
+    both = [side.arrays(sides.step, "predictions") for side in sides.close_ups]
+    shapes = [[np.shape(each) for each in arrays] for arrays in both]
+    known = [each.dtype.kind == "f" and each.size and np.ptp(each) for arrays in both for each in arrays]
+    if not known or not all(known) or shapes[0] != shapes[1]:
+        return
+    for (other, logits), (side, predicted) in permutations(zip(sides.names, both, strict=True)):
+        for name, function in SQUASHING.items():
+            pairs = zip(map(function, logits), predicted, strict=True)
+            if all(np.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in pairs):
+                yield Measurement.of("predictions-squashed", side=side, function=name, other=other)
+
+
+SQUASHING = {"softmax": lambda logits: special.softmax(logits, axis=-1), "sigmoid": special.expit}
+"""Functions that make probabilities of logits."""
 
 
 def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
