@@ -279,6 +279,22 @@ def test_probabilities_made_of_the_logits_of_the_other_side_are_a_hint_where_pre
         assert not [each for each in hints(Located(STEP, "predictions"), given) if each.kind == "predictions-squashed"]
 
 
+def test_a_call_that_limits_gradients_on_one_side_alone_is_a_hint_where_they_differ() -> None:
+    """As of an embedding's gradients, whose norm is not that of the sum of equal rows."""
+
+    def clipping(close_up: CloseUp) -> CloseUp:
+        event = Event("clip", 0, {"line": ("loop.py", 3, "clip()")}, [])
+        return replace(close_up, steps={STEP: [*close_up.steps[STEP], event]})
+
+    off = with_gradients(RIGHT, *(0.9 * each + 0.1 for each in gradients(RIGHT)))
+    for right, other, side in ((RIGHT, clipping(off), "loop"), (clipping(RIGHT), off, "fit"), (RIGHT, off, "")):
+        given = replace(sides(other), close_ups=(right, other))
+        found = [each for each in hints(locate(right, other, [], STEP, NAMES), given) if each.kind == "limits-alone"]
+        assert [(each.quantities["side"], each.quantities["line"]) for each in found] == (
+            [(side, "loop.py:3: clip()")] if side else []
+        )
+
+
 def test_gradients_that_are_rounding_have_any_factor() -> None:
     """Such as that of a bias before batch normalization, a millionth of the others."""
     kernel, bias = np.ones((3, 1)), np.array([1e-6])

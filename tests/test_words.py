@@ -113,6 +113,8 @@ SIDES = {"side": "loop", "other": "fit"}
 
 @pytest.mark.parametrize(("kind", "quantities", "sentence"), [
     ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking in this step"),
+    ("limits-alone", {"side": "loop", "line": "loop.py:3: clip()"},
+     "only loop calls a function that limits gradients (loop.py:3: clip())"),
     ("predictions-squashed", {"side": "loop", "other": "fit", "function": "softmax"},
      "the predictions of loop are the softmax of those of fit: loop gives probabilities, fit logits"),
     ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},

@@ -293,7 +293,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if located.stage == UPDATE and (calls := calls_of(sides.other, sides.step) or 1) > 1:
         found.insert(0, Measurement.of("applied-times", times=calls))
     if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
-        found += _hints_on_gradients(sides)
+        found += [*_hints_on_gradients(sides), *_hints_on_limits(sides)]
     if located.stage != UPDATE and (again := made_again(sides)):
         found.append(again)
     if sides.other_trace.never_changes:
@@ -426,6 +426,14 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
         if others and (alone := [call for call in own if call not in others]):
             yield Measurement.of("calls-alone", side=name, functions=alone)
+
+
+def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:
+    """A call that limits gradients on one side alone."""
+    lines = [_line_of(close_up, sides.step, "clip") for close_up in sides.close_ups]
+    for side, own, others in zip(sides.names, lines, reversed(lines), strict=True):
+        if own and not others:
+            yield Measurement.of("limits-alone", side=side, line=own)
 
 
 def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:

@@ -642,6 +642,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "split-off": "{side} keeps the last {share:.0%} of its examples for validation (validation_split={share:g})",
     "reordered": "both see the same {examples:,} examples in this epoch, in another order; give both the same order",
     "layers-alone": "only {side} calls {classes:some} in this step",
+    "limits-alone": "only {side} calls a function that limits gradients",
     "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "
     "probabilities, {other} logits",
     "calls-alone": "only {side} calls {functions:some}",
