@@ -49,7 +49,7 @@ def run_json(**changes: object) -> Callable[[Path], None]:
 
     def make(folder: Path) -> None:
         path = folder / "reports" / "old" / "run.json"
-        content = read_checked(path) | {"status": "training"}
+        content = read_checked(path, 2) | {"status": "training"}
         content["options"] |= changes
         write_checked(path, content)
 
@@ -59,7 +59,7 @@ def run_json(**changes: object) -> Callable[[Path], None]:
 def unfinished(folder: Path) -> None:
     """Makes the old run's loop one that has not ended."""
     path = folder / "reports" / "old" / "records" / "loop-seed0.json"
-    write_checked(path, {name: value for name, value in read_checked(path).items() if name != "end"})
+    write_checked(path, {name: value for name, value in read_checked(path, 2).items() if name != "end"})
 
 
 def written(name: str, content: str | bytes) -> Callable[[Path], None]:
@@ -266,7 +266,7 @@ def test_a_bad_request(before, tmp_path, capfd, arguments, make, told) -> None:
     task = folder / "task.py"  # which names files in full, as run.json does
     task.write_text(task.read_text().replace(str(before), str(folder)))
     run = folder / "reports" / "old" / "run.json"
-    write_checked(run, json.loads(json.dumps(read_checked(run)).replace(str(before), str(folder))))
+    write_checked(run, json.loads(json.dumps(read_checked(run, 2)).replace(str(before), str(folder))))
     make(folder)
     files = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
     given = [argument.replace(FOLDER, str(folder)) for argument in arguments]

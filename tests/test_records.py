@@ -577,6 +577,18 @@ def test_records_and_metrics_copied_from_another_run_are_an_error(tmp_path: Path
         read_records(tmp_path / "a")
 
 
+@pytest.mark.parametrize("name", ["run.json", "verdict.json", "records/fit-seed0.json"])
+def test_a_file_of_another_format_is_not_read_as_if_it_were_of_this_one(tmp_path: Path, name: str) -> None:
+    RunJson(folder=tmp_path, options={}).save()
+    record(tmp_path, fit=FIT)
+    write_verdict(tmp_path / "verdict.json", {"verdict": "identical", "schema": 1})
+    read = {"verdict.json": lambda: read_verdict(tmp_path / name), "run.json": lambda: RunJson.read(tmp_path)}
+    content = {key: value for key, value in json.loads((tmp_path / name).read_text()).items() if key != "sha256"}
+    write_checked(tmp_path / name, {**content, "schema": content["schema"] + 1})
+    with pytest.raises(RecordError, match=rf"{name}: is of another version of this tool \(its format is "):
+        read.get(name, lambda: read_records(tmp_path))()
+
+
 def test_numbers_without_records_are_those_that_were_judged(tmp_path: Path) -> None:
     RunJson(folder=tmp_path, options={}).save()
     record(tmp_path, fit=FIT)

@@ -103,7 +103,7 @@ def test_a_file_that_only_the_run_names_is_not_executed(finished, tmp_path, caps
     theirs = tmp_path / "their run"
     shutil.copytree(finished, theirs)
     (tmp_path / "task.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n" + TASK)
-    content = read_checked(theirs / "run.json")
+    content = read_checked(theirs / "run.json", 2)
     content["options"] |= {"experiment": str(tmp_path / "task.py"), "trainers": [str(tmp_path / "task.py:A"), "loop"]}
     content["code"] = {}
     write_checked(theirs / "run.json", content)

@@ -129,17 +129,19 @@ def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, "sha256": checksum(content)}
 
 
-def read_checked(path: Path) -> dict[str, Any]:
-    """Reads a JSON object and verifies its checksum.
+def read_checked(path: Path, schema: int) -> dict[str, Any]:
+    """Reads a JSON object and verifies its checksum, and that its format is of this version.
 
     Raises:
-        RecordError: if the file cannot be read or was changed after it was written.
+        RecordError: if the file cannot be read, was changed after it was written, or has another format.
     """
     content = read_json(path)
     if not isinstance(content, dict):
         raise RecordError(path, "damaged, it is not a JSON object")
     if content.pop("sha256", None) != checksum(content):
         raise RecordError(path, "damaged, its content does not match its checksum")
+    if (found := content.get("schema", schema)) != schema:
+        raise RecordError(path, f"is of another version of this tool (its format is {found}, this one reads {schema})")
     return content
 
 

@@ -339,7 +339,7 @@ def read_sidecar(path: Path) -> Sidecar:
     Raises:
         RecordError: if the file is damaged.
     """
-    content = read_checked(path)
+    content = read_checked(path, SCHEMA)
     try:
         sidecar = replace(decode(Sidecar, content), stem=path.with_suffix(""))
         if not {kind for kinds in sidecar.reported.values() for kind in kinds.values()} <= {"float32", "float64"}:

@@ -22,8 +22,8 @@ EXPLAINED, FINISHED = "explained", "finished"
 """The values of ``status``, in the order in which a run reaches them. Of an explained run everything has been measured;
 a finished run has its verdict, plot, page and place in the list of runs, too, which are made from its files."""
 
-SCHEMA = 2
-"""The version of the file format."""
+SCHEMA, OF_VERDICTS = 2, 1
+"""The versions of the formats of ``run.json`` and ``verdict.json``."""
 
 READ_BACK = ("run.json", "verdict.json", "metrics.csv", "costs.json", "records", "checkpoints", "twins")
 """The files and folders in a run's folder that are read back."""
@@ -191,7 +191,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         RecordError: if the file is missing or damaged, or what is read back is not all in plain files in the folder.
     """
     _refuse_links(folder)
-    content = read_checked(folder / "run.json")
+    content = read_checked(folder / "run.json", SCHEMA)
     if not isinstance(content.get("options"), dict):
         raise RecordError(folder / "run.json", "it is not a run's, it has no options")
     content["options"] = renamed(content["options"])
@@ -224,7 +224,7 @@ def read_verdict(path: Path) -> dict[str, Any]:
     Raises:
         RecordError: if a file cannot be read, was changed after it was written, or is that of another run.
     """
-    run, content = read_run(path.parent), read_checked(path)
+    run, content = read_run(path.parent), read_checked(path, OF_VERDICTS)
     if "verdict" not in content:
         raise RecordError(path, "damaged, it has no verdict")
     if run.get("verdict_sha256") != checksum(content):
