@@ -247,6 +247,8 @@ def test_a_metric_that_begins_anew_within_an_epoch_has_no_number_of_it(counted: 
     reported = [Reported(i, "loss", "Mean", 0.4, counted=count) for i, count in enumerate(counted, start=1)]
     logs = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=reported), [2, 4], fit)
     assert [logs[epoch][0] for epoch in (1, 2)] == [{} if left_out else {"loss": 0.4}] * 2
+    logs = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=reported), [4], fit)
+    assert logs[1][0] == {"loss": 0.4}, "where epochs end is not known: it may begin anew in each"
     given = [Reported(i, "own", "", 0.1, epoch=i // 2) for i in (2, 4)]
     both = [*reported[:2], given[0], *reported[2:], given[1]]  # compare.report is no metric
     logs = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=both), [2, 4], fit)

@@ -112,7 +112,7 @@ def _of_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> list[Repo
     when training is followed by an evaluation. A metric that begins to count anew within an epoch has others.
     """
     anew = {after.metric for read, after in _reads_in_turn(reported)
-            if after.counted < read.counted and read.steps < after.steps
+            if len(ends) > 1 and after.counted < read.counted and read.steps < after.steps
             and not any(read.steps <= end < after.steps for end in ends)}  # fmt: skip
     reported = [each for each in reported if each.metric not in anew or not each.kind]
     read = {each.metric for each in reported if not each.updating}
