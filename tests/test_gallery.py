@@ -70,7 +70,7 @@ GALLERY = {
     "densenet": Trap(planted.NoTrainingFlag, "training-flag-missing"),
     "transformer": Trap(planted.WeightsDroppedEverywhere, "sample-weights-dropped"),
     "ncf": Trap(planted.NeverReshuffled, "not-reshuffled"),
-    "nmt": Trap(planted.MaskIgnored),
+    "nmt": Trap(planted.MaskIgnored, "mask-missing"),
     # Training is no further off than half precision rounds, but the reported losses are.
     "mixed-precision": Trap(LossInHalfPrecision, "differs from the value recomputed from the weights"),
     "mixed-precision-float16": Trap(planted.NoLossScale, "loss-scale-missing"),

@@ -94,7 +94,7 @@ BUGS = [
         needs=("weights",),
         also=("validation-sample-weights-dropped",),
     ),
-    bug("ClippedByHand", "clipping-differs"),
+    bug("ClippedByHand", "clipping-differs", needs=("not-clipped",)),
     bug("ClippedByValue", "clipping-differs"),
     bug("ClippedEach", "clipping-differs"),
     bug("ClippingForgotten", "clipping-differs", needs=("clipped",)),
