@@ -102,7 +102,11 @@ class Request:
     def _refuse(self) -> None:
         """Refuse values that are impossible together."""
         if self.name is not None and not is_folder_name(self.name):
-            raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
+            no_text = isinstance(self.name, str) and any("\udc80" <= c <= "\udcff" for c in self.name)
+            advice = "it is no text in this locale (LC_ALL, LANG): " if no_text else ""
+            raise RequestError(
+                f"--name {self.name!r}: {advice}give a plain folder name, it is made inside {self.reports}"
+            )
         if self.quiet and self.verbose:
             raise RequestError("--quiet and --verbose contradict each other: leave out one")
 

@@ -111,6 +111,15 @@ def test_output_that_cannot_be_written_at_the_end_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (3, "x: the output cannot be written (No space left on device)\n")
 
 
+def test_the_version_for_a_reader_that_has_left_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    given: Any = {"stderr": subprocess.PIPE, "text": True, "env": {**os.environ, "PYTHONUNBUFFERED": "1"}}
+    done = subprocess.run([sys.executable, "scripts/compare.py", "--version"], stdout=write, cwd=ROOT, **given)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_output_that_user_code_has_closed_changes_no_status() -> None:
     code = (
         "import os, sys\nfrom compare.app.standard_streams import ending\nfrom compare.errors import RequestError\n"

@@ -454,6 +454,11 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
         (["--seed", "-1"], "--seed -1: give a whole number, from 0 to 4294967295"),
         (["--name", "../x"], "--name '../x': give a plain folder name, it is made inside reports"),
         (
+            ["--name", "\udcc3"],
+            r"--name '\udcc3': it is no text in this locale (LC_ALL, LANG): give a plain folder name, "
+            "it is made inside reports",
+        ),
+        (
             ["--strategy", "MirroredStrategy"],
             f"--strategy MirroredStrategy: unknown; there are {', '.join(STRATEGIES)}; did you mean mirrored?",
         ),

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import matplotlib
+import matplotlib.image
 import numpy as np
 import pytest
 import recorded
@@ -412,6 +414,15 @@ def test_files_are_drawn_whatever_backend_is_asked_for_which_stays_what_it_is(tm
     done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == wanted and (done.stdout.split()[1] == wanted) == (wanted == "svg")
+
+
+def test_the_plot_does_not_depend_on_the_users_own_settings_which_stay_what_they_are(tmp_path: Path) -> None:
+    one, other = recorded.identical(tmp_path / "one"), recorded.identical(tmp_path / "other")
+    with matplotlib.rc_context({"text.usetex": True, "axes.facecolor": "red"}):
+        plots.draw(one)
+        assert matplotlib.rcParams["text.usetex"]
+    plots.draw(other)
+    assert np.array_equal(*(matplotlib.image.imread(each / "comparison.png") for each in (one, other)))
 
 
 def test_neither_tensorflow_nor_pyplot_is_needed(tmp_path: Path) -> None:

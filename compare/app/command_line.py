@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from compare import __version__
 from compare.app.one_line_parser import OneLineParser, shortened
+from compare.app.standard_streams import forgiving
 from compare.errors import RequestError
 from compare.modes import Study, Training
 from compare.naming import FORMER, did_you_mean
@@ -118,7 +119,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         installed = {name: version(name.lower()) for name in ("TensorFlow", "Keras") if find_spec(name.lower())}
         used = "".join(f", {name} {number}" for name, number in {**installed, "Python": python_version()}.items())
-        print(f"{INSTALLED} {__version__}{used}")
+        print(f"{INSTALLED} {__version__}{used}", file=forgiving(sys.stdout))
         parser.exit()
 
 

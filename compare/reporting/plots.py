@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from compare.reporting import backend  # noqa: F401 (before Matplotlib itself)
 
 # isort: split
+from matplotlib import style as settings
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -35,7 +38,17 @@ MAX_METRICS = 4
 GREY = "#666666"
 VERDICT_COLOURS = {"identical": "#00785A", "alike": "#0072B2", "different": "#C24E00"}
 
+_drawing = threading.RLock()
 
+
+@contextmanager
+def _as_delivered() -> Iterator[None]:
+    """Draws with Matplotlib's own settings: a user's may ask for LaTeX, say, which is not installed."""
+    with _drawing, settings.context("default"):  # the settings are the process's
+        yield
+
+
+@_as_delivered()
 def draw(folder: Path) -> Path:
     """Writes ``comparison.png`` from the ``metrics.csv``, ``run.json`` and ``verdict.json`` of a folder."""
     read_metrics(folder / "metrics.csv")  # raises an error that names the missing file
@@ -48,6 +61,7 @@ def draw(folder: Path) -> Path:
     return folder / "comparison.png"
 
 
+@_as_delivered()
 def figure_of(folder: Path) -> Figure | None:
     """The plot of the run in a folder; None if no epoch was reported."""
     files = run_files.read(folder)
