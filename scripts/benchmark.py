@@ -30,14 +30,23 @@ from scripts import measure, tables  # noqa: E402
 from scripts.pages.benchmark import COLUMNS, FIGURES, draw, page  # noqa: E402
 
 JOB = "scripts/compare.py --data-dir {data} --epochs {epochs} --train-examples {examples} --reports {out}"
+BOTH = "import subprocess, sys; begun = [subprocess.Popen([sys.executable, each]) for each in sys.argv[1:]]; \
+sys.exit(max(each.wait() for each in begun))"
 PROGRAMS = {
     "main-job": JOB,
     "main-job-sequential": f"{JOB} --sequential",
+    "yardstick": "scripts/benchmarks/yardstick.py {data} {epochs} {examples}",
     "tutorial": "{out}/tutorial.py",
     "bare-fit": "{out}/tutorial_fit.py",
+    "both-at-once": f"-c '{BOTH}' {{out}}/tutorial.py {{out}}/tutorial_fit.py",
     "orbit": "{out}/orbit_loop.py {epochs}",
 }
-"""What this project does by default, one training after the other, and what a user would pick instead."""
+"""What this project does by default, one training after the other, and what a user would pick instead.
+
+The yardstick is the least that the main job could take: its two trainings alone.
+"""
+TWICE = {"main-job", "main-job-sequential", "yardstick", "both-at-once"}
+"""Programs that train twice, so that nothing is known of an epoch."""
 END = re.compile(r"(?:\S+ +)?epoch +\d+\b.*loss|\d+/\d+ - .*loss", re.IGNORECASE)
 """A line at the end of an epoch."""
 
@@ -58,7 +67,7 @@ def run(program: str, python: str, data: Path, epochs: int, examples: int) -> di
     if not ends:
         raise SystemExit(f"{program} printed no line at the end of an epoch")
     times = pd.DataFrame([(line.wall_seconds, line.cpu_seconds) for line in ends])
-    epoch, cpu = (math.nan, math.nan) if program.startswith("main-job") else times.diff().median()
+    epoch, cpu = (math.nan, math.nan) if program in TWICE else times.diff().median()
     around = ends[0].wall_seconds - epoch, done.wall_seconds - ends[-1].wall_seconds
     figures = epoch, cpu, *around, done.wall_seconds, done.cpu_seconds, done.peak_mib
     return dict(zip(FIGURES, (round(value, 3) for value in figures), strict=True)) | {"said": ends[-1].text.strip()}

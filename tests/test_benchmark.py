@@ -29,34 +29,29 @@ def data_dir() -> Path:
 
 @pytest.mark.slow
 def test_a_comparison_is_measured_beside_the_tutorial(data_dir: Path, tmp_path: Path) -> None:
-    options = [
-        "--rounds",
-        "1",
-        "--epochs",
-        "2",
-        "--train-examples",
-        "200",
-        "--only",
-        "main-job",
-        "tutorial",
-        "bare-fit",
-    ]
+    programs = ["main-job", "yardstick", "tutorial", "bare-fit", "both-at-once"]
+    options = ["--rounds", "1", "--epochs", "2", "--train-examples", "200", "--only", *programs]
     command = [sys.executable, "scripts/benchmark.py", *options, "--data-dir", str(data_dir), "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
 
     with open(tmp_path / "benchmark.csv", newline="") as file:
-        ours, tutorial, bare = csv.DictReader(file)
-    assert [row["program"] for row in (ours, tutorial, bare)] == ["main-job", "tutorial", "bare-fit"]
-    assert all(float(row[figure]) > 0 for row in (ours, tutorial, bare) for figure in ("wall_seconds", "peak_mib"))
+        rows = list(csv.DictReader(file))
+    assert [row["program"] for row in rows] == programs
+    ours, yardstick, tutorial, bare, _ = rows
+    assert all(float(row[figure]) > 0 for row in rows for figure in ("wall_seconds", "peak_mib"))
     assert [row["seconds_per_epoch"] != "" for row in (ours, tutorial, bare)] == [False, True, True]
-    assert re.match(r"(fit|loop|fit/loop)  epoch 2/2  loss ", ours["said"])
+    assert (job := re.match(r"(?:fit|loop|fit/loop)  epoch 2/2  loss ([\d.]+)", ours["said"]))
+    assert (alone := re.match(r"(?:fit|loop)  epoch 2  loss ([\d.]+)", yardstick["said"]))
+    assert f"{float(alone[1]):.4f}" == job[1], "the yardstick is the same training"
     assert tutorial["said"].startswith("Epoch 2, Loss: ")
     assert re.match(r"4/4 - .* loss: ", bare["said"]), "200 images in batches of 64"
 
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert page in done.stdout
-    assert "| main-job / (tutorial + bare-fit) | wall seconds |" in page and "orbit" not in page
+    for ratio in ("yardstick", "both-at-once", "(tutorial + bare-fit)"):
+        assert f"| main-job / {ratio} | wall seconds |" in page
+    assert "orbit" not in page
 
 
 def test_a_ratio_is_taken_within_a_round_and_only_of_what_was_measured() -> None:
