@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what recording costs, and what images, steps, seeds and a check cost: five numbers, and a table by model.
+"""Measures what recording costs, what images, steps and seeds cost, and how long short commands take.
 
 Every measurement is a process of its own. Writes scaling.csv, a row per figure, and README.md.
 """
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
 from scripts import measure, tables  # noqa: E402
-from scripts.pages.scaling import COLUMNS, IMAGES, SEEDS, page  # noqa: E402
+from scripts.pages.scaling import COLUMNS, IMAGES, SEEDS, SUITE, page  # noqa: E402
 
 MODELS = [("cnn", 64), ("cnn", 800), ("10", 32), ("1", 3000), ("10", 2000), ("100", 600), ("300", 128)]
 """The CNN or the variables of a stack of Dense layers, and the batch size: steps of about 20, 200, 2 and then 20 ms."""
@@ -60,16 +60,28 @@ def study(seeds: int) -> Figures:
         yield "seconds", f"jobs {jobs}", seeds, done.wall_seconds
 
 
-def check() -> Figures:
-    """Wall seconds of the command that checks the loop with the tutorial's CNN."""
-    with tempfile.TemporaryDirectory() as reports:
-        asked = ["--check", "--experiment", "fashion-mnist-sample", "--reports", reports]
-        yield "seconds", "cnn", 1, measure.run("scripts/compare.py", *asked).wall_seconds
+def waiting() -> Figures:
+    """Wall seconds of short commands, and of checks in one process, and the memory that such a check leaves behind."""
+    scripts = ["scripts", "tests/scripts/my_fit.py", "tests/scripts/my_loop.py"]
+    commands = {
+        "check, cnn": ["check", "--experiment", "fashion-mnist-sample"],
+        "check, regression": ["check", "--experiment", "regression"],
+        "scripts, alike": scripts,
+        "scripts, different": [*scripts, "--", "--forget"],
+    }
+    for name, asked in commands.items():
+        with tempfile.TemporaryDirectory() as reports:
+            command = [asked[0], "--reports", reports, *asked[1:]]
+            done = measure.run("scripts/compare.py", *command, check=name != "scripts, different")
+        yield "seconds", name, 1, done.wall_seconds
+    done = measure.run(PROGRAM, "suite", str(SUITE))
+    yield "seconds", "suite", SUITE, done.lines[-2].wall_seconds
+    yield "bytes", "suite", SUITE, float(done.lines[-1].text)
 
 
 def main() -> None:
     parser = measure.parser(__doc__, "reports/scaling")
-    groups = ("recording", "memory", "judging", "seeds", "check")
+    groups = ("recording", "memory", "judging", "seeds", "waiting")
     text = f"measure these only: {', '.join(groups)}; give another --out to keep the figures of all"
     parser.add_argument("--only", nargs="+", choices=groups, default=groups, metavar="NAME", help=text)
     parser.add_argument("--models", type=int, default=len(MODELS), help="the first N models only (default: all)")
@@ -85,7 +97,7 @@ def main() -> None:
         "memory": partial(memory, IMAGES),
         "judging": partial(judging, options.steps),
         "seeds": partial(study, SEEDS),
-        "check": check,
+        "waiting": waiting,
     }
     path = tables.anew(options.out / "scaling.csv")
     for number, group, figures in measure.in_turn({name: parts[name] for name in options.only}, options.rounds):

@@ -54,8 +54,14 @@ def test_the_page_has_the_numbers_that_were_measured_and_no_others() -> None:
     ]
     images = [("memory", 1, "peak bytes", "shared", n, 2.0**29 + 28 * 28 * n) for n in scaling.IMAGES]
     studies = [("seeds", 1, "seconds", f"jobs {jobs}", scaling.SEEDS, 12.0 / jobs) for jobs in (1, 2)]
-    page = scaling.page(pd.DataFrame([*judged, *images, *studies], columns=scaling.COLUMNS), "")
-    assert "number of rounds: judging 1, memory 1, seeds 1." in page
+    commands = ["check, cnn", "check, regression", "scripts, alike", "scripts, different"]
+    waits = [("waiting", 1, "seconds", each, 1, 7.0) for each in commands]
+    waits += [
+        ("waiting", 1, figure, "suite", scaling.SUITE, value) for figure, value in [("seconds", 9), ("bytes", 2e6)]
+    ]
+    page = scaling.page(pd.DataFrame([*judged, *images, *studies, *waits], columns=scaling.COLUMNS), "")
+    assert "number of rounds: judging 1, memory 1, seeds 1, waiting 1." in page
+    assert page.count("| 7.0 s | ≤ ") == 4 and "| 9.0 s | ≤ 25 s |" in page and "| 2.0 MB | ≤ 5 MB |" in page
     assert "two trainers with 400,000 equal steps each | 4.1 s of CPU time, 256 MiB | < 10 s, < 500 MiB |" in page
     assert "| 1.00 bytes | ≤ 1.1 |" in page and "| 120 (60 with `--jobs 1`) |" in page
     assert "share of a step" not in page
@@ -64,12 +70,12 @@ def test_the_page_has_the_numbers_that_were_measured_and_no_others() -> None:
 
 @pytest.mark.slow
 def test_groups_are_measured_alone(tmp_path: Path) -> None:
-    options = ["--only", "judging", "--rounds", "1", "--steps", "40"]
+    options = ["--only", "judging", "waiting", "--rounds", "1", "--steps", "40"]
     command = [sys.executable, "scripts/scaling.py", *options, "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = pd.read_csv(tmp_path / "scaling.csv")
-    assert list(rows.columns) == scaling.COLUMNS and set(rows["group"]) == {"judging"}
+    assert list(rows.columns) == scaling.COLUMNS and set(rows["group"]) == {"judging", "waiting"}
     assert (rows["value"] > 0).all()
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert page in done.stdout and "40 equal steps each" in page

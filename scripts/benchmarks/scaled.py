@@ -5,9 +5,13 @@ record MODEL BATCH_SIZE PAIRS   prints figures as JSON, pairs of a name and a va
 memory COUNT                    trains the first steps on so many generated images
 write FOLDER STEPS              makes up a recorded run of the tutorial's CNN, identical after each step
 judge FOLDER                    judges, draws and writes it
+suite COUNT                     checks so many small loops, half of them wrong; then as many again, and prints how much
+                                memory each of those has left behind
 """
 
+import gc
 import json
+import os
 import sys
 import tempfile
 import time
@@ -156,4 +160,36 @@ def judge(folder):
     judge_and_publish(Path(folder), Console(quiet=True))
 
 
-{"record": record, "memory": memory, "write": write, "judge": judge}[sys.argv[1]](*sys.argv[2:])
+def suite(count):
+    import compare
+
+    class Scaled(compare.CustomLoop):
+        name = "scaled"
+
+        def compute_loss(self, *given):
+            return self.factor * super().compute_loss(*given)
+
+    def check(number):
+        loop = Scaled()
+        loop.factor = 1 if number % 2 else 2 + number
+        try:
+            compare.assert_alike("regression", loop)
+        except AssertionError as error:
+            assert "loss-scaled" in str(error) and loop.factor > 1
+        else:
+            assert loop.factor == 1
+
+    def resident():
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for number in range(int(count)):
+        check(number)
+    print("done")
+    before = resident()
+    for number in range(int(count)):
+        check(number)
+    print((resident() - before) / int(count))
+
+
+{"record": record, "memory": memory, "write": write, "judge": judge, "suite": suite}[sys.argv[1]](*sys.argv[2:])
