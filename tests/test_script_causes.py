@@ -279,6 +279,16 @@ def test_probabilities_made_of_the_logits_of_the_other_side_are_a_hint_where_pre
         assert not [each for each in hints(Located(STEP, "predictions"), given) if each.kind == "predictions-squashed"]
 
 
+def test_predictions_in_place_of_the_labels_are_a_hint() -> None:
+    def swapped(close_up: CloseUp) -> CloseUp:
+        return changed(close_up, "targets", lambda e: replace(e, arrays=[e.arrays[1], e.arrays[0], *e.arrays[2:]]))
+
+    for right, other, side in ((RIGHT, swapped(RIGHT), "loop"), (swapped(RIGHT), RIGHT, "fit"), (RIGHT, RIGHT, "")):
+        given = replace(sides(other), close_ups=(right, other))
+        found = [each for each in hints(Located(STEP, "examples"), given) if each.kind == "predictions-as-labels"]
+        assert [each.quantities["side"] for each in found] == [side] * bool(side)
+
+
 def test_a_call_that_limits_gradients_on_one_side_alone_is_a_hint_where_they_differ() -> None:
     """As of an embedding's gradients, whose norm is not that of the sum of equal rows."""
 

@@ -115,6 +115,9 @@ SIDES = {"side": "loop", "other": "fit"}
     ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking in this step"),
     ("limits-alone", {"side": "loop", "line": "loop.py:3: clip()"},
      "only loop calls a function that limits gradients (loop.py:3: clip())"),
+    ("predictions-as-labels", {"side": "loop", "line": "loop.py:3: loss_fn(y, x)"},
+     "loop gives its loss the predictions as y_true: a loss takes the labels first, then the predictions "
+     "(loop.py:3: loss_fn(y, x))"),
     ("predictions-squashed", {"side": "loop", "other": "fit", "function": "softmax"},
      "the predictions of loop are the softmax of those of fit: loop gives probabilities, fit logits"),
     ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},

@@ -289,7 +289,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if located.stage == UPDATE and made[0] > made[1] and shared < made[0]:  # they do not share each step
         found.append(Measurement.of("optimizers-in-turn", optimizers=made[0]))
     if located.stage == EXAMPLES:
-        found += _hints_on_examples(sides)
+        found += [*_hints_on_labels(sides), *_hints_on_examples(sides)]
     if located.stage == UPDATE and (calls := calls_of(sides.other, sides.step) or 1) > 1:
         found.insert(0, Measurement.of("applied-times", times=calls))
     if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
@@ -426,6 +426,16 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
         if others and (alone := [call for call in own if call not in others]):
             yield Measurement.of("calls-alone", side=name, functions=alone)
+
+
+def _hints_on_labels(sides: Sides) -> Iterator[Measurement]:
+    """A loss that is given the predictions in place of the labels."""
+    for name, side in zip(sides.names, sides.close_ups, strict=True):
+        outputs = side.arrays(sides.step, "predictions")
+        for event in side.of(sides.step, "targets"):
+            labels = event.arrays[: event.info["true"]]
+            if len(labels) == len(outputs) and all(map(np.array_equal, labels, outputs)):
+                yield Measurement.of("predictions-as-labels", side=name, line=_line_of(side, sides.step, "targets"))
 
 
 def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:

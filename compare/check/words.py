@@ -641,6 +641,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "steps {first:,} to {last:,}",
     "split-off": "{side} keeps the last {share:.0%} of its examples for validation (validation_split={share:g})",
     "reordered": "both see the same {examples:,} examples in this epoch, in another order; give both the same order",
+    "predictions-as-labels": "{side} gives its loss the predictions as y_true: a loss takes the labels first, then the "
+    "predictions",
     "layers-alone": "only {side} calls {classes:some} in this step",
     "limits-alone": "only {side} calls a function that limits gradients",
     "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "
