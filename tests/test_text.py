@@ -110,6 +110,15 @@ def test_no_verdict_says_why() -> None:
     )
 
 
+def test_where_weights_differ_what_was_measured_comes_before_causes_that_are_of_numbers_alone() -> None:
+    differs = Training("different", 1.0, Difference(1, 1), 3)
+    cause = Finding("metrics-not-reset", "", "loop", "the mean of all epochs", "metric.reset_state()", {})
+    found = Comparison("loop", differs, Reporting(None, {}), causes=(cause,), evidence=("it calls the model again",))
+    assert causes(found)[:2] == ["  evidence: it calls the model again.", f"  cause: {cause.label}: {cause.evidence}."]
+    for other in (replace(found, training=IDENTICAL), replace(found, causes=(replace(cause, id="loss-summed"), cause))):
+        assert causes(other)[-1] == "  besides: it calls the model again."
+
+
 def test_causes_cite_the_users_line_and_what_they_leave_open_is_told_besides() -> None:
     line = Source("my_loop.py", 20, "loss = loss_fn(y, predictions)")
     cause = Finding("loss-summed", "training", "loop", "64 times as much", "loss = tf.reduce_mean(loss)", {}, line)

@@ -17,6 +17,7 @@ from compare.reporting.sentences import (
     advice_on_numbers,
     differing_numbers,
     known_from,
+    only_of_reporting,
     sentence,
     silent,
     unreported,
@@ -53,6 +54,7 @@ def comparison_view(entry: Comparison, files: RunFiles, stories: str, known: Seq
         "causes": [_named_cause(cause, entry, files, stories) for cause in entry.causes],
         "numbers": differing_numbers(entry.reporting.metrics) if advice else "",
         "advice": advice,
+        "only_of_reporting": only_of_reporting(entry),
         "reason": training.reason if entry.weights_seen else "",  # else it is in the sentence
         "before": _before(first, alone=any(each.alone for each in entry.not_finite)),
         "equal_before": first is None or first.equal_before,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from compare.check.causes import CATALOGUE
+from compare.check.causes.base import REPORTING
 from compare.naming import Code, did_you_mean
 from compare.verdict import rounding
 from compare.verdict.exact import absolute_gap
@@ -270,8 +272,10 @@ def _ranges(epochs: Sequence[int]) -> str:
 
 
 def causes(comparison: Comparison) -> list[str]:
-    """The terminal lines on a comparison's causes with evidence and remedy; without a cause, on the evidence."""
-    lines = []
+    """The terminal lines on a comparison's causes with evidence and remedy, and on evidence that leads to no cause."""
+    told = comparison.evidence or ()
+    first = not comparison.causes or only_of_reporting(comparison)
+    lines = [f"  evidence: {text}." for text in told if first]
     for cause in comparison.causes:
         lines += [f"  cause: {cause.label}: {cause.evidence}."]
         source, advice = cause.source, cause.remedy.splitlines()
@@ -280,10 +284,17 @@ def causes(comparison: Comparison) -> list[str]:
         elif source is not None:
             advice = [f"at {source}", *advice]
         lines += [Code(f"    {line}") for line in advice]
-    lines += [f"  {'besides' if comparison.causes else 'evidence'}: {text}." for text in comparison.evidence or ()]
+    lines += [f"  besides: {text}." for text in told if not first]
     return lines or (
         [f"  no known cause explains this: {advice}." for advice in [advice_on_numbers(comparison)] if advice]
     )
+
+
+def only_of_reporting(comparison: Comparison) -> bool:
+    """Whether weights differ, and all causes that are named are of reported numbers."""
+    known = [CATALOGUE.get(cause.id) for cause in comparison.causes]
+    named = bool(known) and all(each is not None and each.kind == REPORTING for each in known)
+    return named and comparison.training.verdict == DIFFERENT
 
 
 def advice_on_numbers(comparison: Comparison) -> str:
