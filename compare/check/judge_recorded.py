@@ -433,8 +433,8 @@ def _hints_on_labels(sides: Sides) -> Iterator[Measurement]:
     for name, side in zip(sides.names, sides.close_ups, strict=True):
         outputs = side.arrays(sides.step, "predictions")
         for event in side.of(sides.step, "targets"):
-            labels = event.arrays[: event.info["true"]]
-            if len(labels) == len(outputs) and all(map(np.array_equal, labels, outputs)):
+            labels = event.arrays[: event.info.get("true", 0)]
+            if labels and len(labels) == len(outputs) and all(map(np.array_equal, labels, outputs)):
                 yield Measurement.of("predictions-as-labels", side=name, line=_line_of(side, sides.step, "targets"))
 
 
