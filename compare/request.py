@@ -103,7 +103,7 @@ class Request:
         """Refuse values that are impossible together."""
         if self.name is not None and not is_folder_name(self.name):
             no_text = isinstance(self.name, str) and any("\udc80" <= c <= "\udcff" for c in self.name)
-            advice = "it is no text in this locale (LC_ALL, LANG): " if no_text else ""
+            advice = "this locale (LC_ALL, LANG) cannot read it; " if no_text else ""
             raise RequestError(
                 f"--name {self.name!r}: {advice}give a plain folder name, it is made inside {self.reports}"
             )

@@ -455,7 +455,7 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
         (["--name", "../x"], "--name '../x': give a plain folder name, it is made inside reports"),
         (
             ["--name", "\udcc3"],
-            r"--name '\udcc3': it is no text in this locale (LC_ALL, LANG): give a plain folder name, "
+            r"--name '\udcc3': this locale (LC_ALL, LANG) cannot read it; give a plain folder name, "
             "it is made inside reports",
         ),
         (

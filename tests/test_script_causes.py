@@ -289,6 +289,13 @@ def test_predictions_in_place_of_the_labels_are_a_hint() -> None:
         assert [each.quantities["side"] for each in found] == [side] * bool(side)
 
 
+def test_labels_that_equal_the_predictions_are_no_hint_where_these_are_given_in_their_own_place() -> None:
+    """As a teacher's do in the first step, before the student has moved away from it."""
+    other = changed(RIGHT, "targets", lambda e: replace(e, arrays=[e.arrays[1], *e.arrays[1:]]))
+    given = replace(sides(other), close_ups=(RIGHT, other))
+    assert not [each for each in hints(Located(STEP, "examples"), given) if each.kind == "predictions-as-labels"]
+
+
 def test_a_call_that_limits_gradients_on_one_side_alone_is_a_hint_where_they_differ() -> None:
     """As of an embedding's gradients, whose norm is not that of the sum of equal rows."""
 

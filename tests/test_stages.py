@@ -442,7 +442,7 @@ def labelled(close_up: CloseUp, labels: Sequence[int] | None) -> CloseUp:
     events = [each for each in close_up.steps[STEP] if each.kind != "targets"]
     if labels is not None:
         array = np.float32(labels)[:, None]
-        events.insert(4, Event("targets", 0, {}, [array], row_hashes([array])))
+        events.insert(4, Event("targets", 0, {"true": 1, "predicted": 0}, [array], row_hashes([array])))
     return replace(close_up, steps={**close_up.steps, STEP: events})
 
 

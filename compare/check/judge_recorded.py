@@ -429,13 +429,20 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
 
 
 def _hints_on_labels(sides: Sides) -> Iterator[Measurement]:
-    """A loss that is given the predictions in place of the labels."""
+    """A loss that is given the predictions as labels, and something else as predictions."""
     for name, side in zip(sides.names, sides.close_ups, strict=True):
         outputs = side.arrays(sides.step, "predictions")
         for event in side.of(sides.step, "targets"):
-            labels = event.arrays[: event.info.get("true", 0)]
-            if labels and len(labels) == len(outputs) and all(map(np.array_equal, labels, outputs)):
+            if not event.arrays:
+                continue
+            true = event.info["true"]
+            labels, predicted = event.arrays[:true], event.arrays[true : true + event.info["predicted"]]
+            if _equal(labels, outputs) and not _equal(predicted, outputs):
                 yield Measurement.of("predictions-as-labels", side=name, line=_line_of(side, sides.step, "targets"))
+
+
+def _equal(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    return len(a) == len(b) and all(map(np.array_equal, a, b))
 
 
 def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:

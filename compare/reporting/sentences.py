@@ -291,10 +291,9 @@ def causes(comparison: Comparison) -> list[str]:
 
 
 def only_of_reporting(comparison: Comparison) -> bool:
-    """Whether weights differ, and all causes that are named are of reported numbers."""
-    known = [CATALOGUE.get(cause.id) for cause in comparison.causes]
-    named = bool(known) and all(each is not None and each.kind == REPORTING for each in known)
-    return named and comparison.training.verdict == DIFFERENT
+    """Whether weights differ, and every cause that is named is one of reported numbers."""
+    kinds = {CATALOGUE[cause.id].kind if cause.id in CATALOGUE else "" for cause in comparison.causes}
+    return comparison.training.verdict == DIFFERENT and kinds == {REPORTING}
 
 
 def advice_on_numbers(comparison: Comparison) -> str:

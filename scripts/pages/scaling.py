@@ -44,8 +44,8 @@ def numbers(rows: pd.DataFrame) -> list[tuple[str, str, str]]:
     """The numbers that were measured, with the range over the rounds, and what they should be at most."""
     by = dict(iter(rows.groupby(["group", "figure", "of", "at"])["value"]))
 
-    def seconds(of: str, at: int, group: str = "waiting") -> str:
-        return spread(by[group, "seconds", of, at], "{:.1f}") + " s"
+    def seconds(of: str, at: int = 1) -> str:
+        return spread(by["waiting", "seconds", of, at], "{:.1f}") + " s"
 
     found, groups = [], set(rows["group"])
     if ("recording", "share", "cnn", 64) in by:
@@ -67,10 +67,10 @@ def numbers(rows: pd.DataFrame) -> list[tuple[str, str, str]]:
                       f"{two:.0f} ({one:.0f} with `--jobs 1`)", "–"))  # fmt: skip
     if "waiting" in groups:
         found += [
-            ("`fit-vs-loop check --experiment fashion-mnist-sample`", seconds("check, cnn", 1), "≤ 6 s"),
-            ("`fit-vs-loop check --experiment regression`", seconds("check, regression", 1), "≤ 5 s"),
-            ("`fit-vs-loop scripts` of two small scripts that train alike", seconds("scripts, alike", 1), "≤ 8 s"),
-            ("the same where one forgets the regularizer", seconds("scripts, different", 1), "≤ 14 s"),
+            ("`fit-vs-loop check --experiment fashion-mnist-sample`", seconds("check, cnn"), "≤ 6 s"),
+            ("`fit-vs-loop check --experiment regression`", seconds("check, regression"), "≤ 5 s"),
+            ("`fit-vs-loop scripts` of two small scripts that train alike", seconds("scripts, alike"), "≤ 8 s"),
+            ("the same where one forgets the regularizer", seconds("scripts, different"), "≤ 14 s"),
             (f"{SUITE} small loops by `compare.assert_alike` in one process, half of them wrong",
              seconds("suite", SUITE), "≤ 25 s"),
             ("memory that each further one of them leaves behind",
