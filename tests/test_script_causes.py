@@ -16,6 +16,7 @@ from compare.app.scripts_explain import _called_first, _earlier, _found
 from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
+from compare.check.causes.optimizer import kind_of_setting
 from compare.check.judge_recorded import hints, name_causes, name_further
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
@@ -24,7 +25,7 @@ from compare.check.stages import Located, locate
 from compare.check.targets import Targets, targets_of, value_of
 from compare.verdict.model import Finding, StageValues
 from compare.watch.seen import CloseUp, Event, row_hashes
-from compare.watch.trace import FitEpoch
+from compare.watch.trace import BY_HAND, FitEpoch
 
 pytestmark = pytest.mark.usefixtures("texts_by_id")  # no cause rests on a sentence
 
@@ -1064,6 +1065,44 @@ def test_the_line_that_made_an_optimizer_is_not_shown_for_a_rate_that_is_set_lat
     both = replace(given, traces=(traces[0], traces[1]), close_ups=(RIGHT, moved))
     (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
     assert (cause.id, cause.measurements["begun"], cause.source) == ("optimizer-differs", 0.1, None)
+
+
+def by_hand(moved: CloseUp, *optimizers: str) -> Variant:
+    """What is seen of two scripts, fit's first, some of which update their weights without an optimizer."""
+    given = sides(moved)
+    traces = [
+        replace(t, optimizers=[{**ADAM, "class": name}]) for t, name in zip(given.traces, optimizers, strict=True)
+    ]
+    both = replace(given, traces=tuple(traces), close_ups=(RIGHT, moved))
+    located = locate(RIGHT, moved, [], STEP, NAMES)
+    (cause,) = name_causes(located, both)
+    assert (cause.id, cause.side) == ("optimizer-differs", "loop")
+    found = kind_of_setting(both, located)
+    assert found is not None and found[1].evidence.quantities["optimizers"] == cause.measurements["optimizers"]
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "remedy"),
+    [
+        (("SGD", BY_HAND), "variable.assign_sub(0.1 * gradient)"),
+        ((BY_HAND, BY_HAND), "variable.assign_sub(0.1 * gradient)"),
+        ((BY_HAND, "SGD"), "optimizer = tf.keras.optimizers.SGD(0.1)"),
+    ],
+)
+def test_an_update_by_hand_is_told_by_what_it_subtracts(optimizers: tuple[str, str], remedy: str) -> None:
+    seen = by_hand(linear_step(rate=0.2), *optimizers)
+    own = seen.evidence.quantities
+    assert (np.round(own["rates"], 6).tolist(), seen.remedy) == ([0.2, 0.1], remedy)
+    assert own["optimizers"] == [name.replace(BY_HAND, "") for name in reversed(optimizers)]
+
+
+@pytest.mark.parametrize(("off", "known"), [(1e-5, True), (0.1, False)])
+def test_an_update_by_hand_that_is_no_multiple_of_the_gradients_has_no_rate(off: float, known: bool) -> None:
+    before, after = RIGHT.after[STEP - 1], RIGHT.after[STEP]
+    kernel, bias = (old + times * (new - old) for old, new, times in zip(before, after, (2, 2 + off), strict=True))
+    moved = replace(RIGHT, after={**RIGHT.after, STEP: [kernel, bias]})
+    assert bool(by_hand(moved, "Adam", BY_HAND).evidence.quantities["rates"]) == known
 
 
 def test_clipping_is_measured_on_each_side() -> None:

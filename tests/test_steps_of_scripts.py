@@ -13,7 +13,7 @@ import tensorflow as tf
 from test_scripts import column, watched
 
 from compare.watch.settings import MADE_ALIKE, SEEDS
-from compare.watch.trace import read_traces
+from compare.watch.trace import BY_HAND, read_traces
 
 WITH_SEEDS = tuple(set(MADE_ALIKE) - {SEEDS})
 
@@ -179,3 +179,66 @@ def test_sums_of_gradients_are_not_given_a_models_initial_weights(tensorflow: An
             assert not any(np.any(each.numpy()) for each in sums)
             kernels.append(model.layers[0].kernel.numpy())
     np.testing.assert_array_equal(*kernels)
+
+
+def subtracted(variables: Any, gradients: Any) -> None:
+    for variable, gradient in zip(variables, gradients, strict=True):
+        variable.assign_sub(0.1 * gradient)
+
+
+def assigned(variables: Any, gradients: Any) -> None:
+    for variable, gradient in zip(variables, gradients, strict=True):
+        variable.assign(variable - 0.1 * gradient)
+
+
+def by_update(folder: Path, way: Callable[..., Any], update: Callable[..., Any], *, one_by_one: bool = False) -> Any:
+    """The trace of three steps of a linear model."""
+    with watched(folder) as observer:
+        weights = [tf.Variable([[1.0], [2.0]]), tf.Variable([0.5])]
+
+        def step(x: Any) -> None:
+            with tf.GradientTape(persistent=one_by_one) as tape:
+                loss = tf.reduce_mean(tf.square(x @ weights[0] + weights[1]))
+            if one_by_one:
+                for each in weights:
+                    update([each], [tape.gradient(loss, each)])
+            else:
+                update(weights, tape.gradient(loss, weights))
+            weights[1].assign(tf.clip_by_value(weights[1], 0.3, 0.4))
+
+        train = way(step)
+        for size in (1, 2, 3):
+            train(tf.fill((2, 2), 0.1 * size))
+        observer.ended()
+        assert observer.writer is not None
+        observer.writer.close()
+    (trace,) = [each for each in read_traces(folder / "trace") if not each.state]
+    return trace
+
+
+@pytest.mark.parametrize("way", [eager, in_graph])
+def test_steps_without_an_optimizer_are_those_of_sgd(tensorflow: Any, tmp_path: Path, way: Callable[..., Any]) -> None:
+    def by_sgd(variables: Any, gradients: Any) -> None:
+        optimizer.apply(gradients, variables)
+
+    for number, (update, one_by_one) in enumerate([(subtracted, False), (assigned, False), (assigned, True)]):
+        found = by_update(tmp_path / str(number), way, update, one_by_one=one_by_one)
+        assert [each["class"] for each in found.optimizers] == [BY_HAND]
+        optimizer = keras.optimizers.SGD(0.1)
+        right = by_update(tmp_path / f"{number}-right", way, by_sgd)
+        assert found.steps["step"].tolist() == right.steps["step"].tolist() == [0, 1, 2, 3]
+        np.testing.assert_array_equal(found.steps["hashes"], right.steps["hashes"])
+
+
+def test_changes_beside_an_optimizer_are_no_steps(tensorflow: Any, tmp_path: Path) -> None:
+    """As SAM moves the weights along their gradients, and back, before it takes those of its step."""
+    optimizers = []
+
+    def update(variables: Any, gradients: Any) -> None:
+        optimizers.append(optimizers[0] if optimizers else keras.optimizers.SGD(0.1))
+        subtracted(variables, gradients)
+        optimizers[0].apply(gradients, variables)
+
+    found = by_update(tmp_path, eager, update)
+    assert [each["class"] for each in found.optimizers] == ["SGD"]
+    assert found.steps["step"].tolist() == [0, 1, 2, 3]

@@ -123,6 +123,12 @@ SIDES = {"side": "loop", "other": "fit"}
     ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},
      "before this step sampling has drawn random numbers 5 times in loop and 6 times in fit, so the next ones differ: "
      "one side calls the model more often, such as for validation; call it equally often in both"),
+    ("script-by-hand", {"optimizers": ["", "SGD"], "rates": [0.05, 0.1]},
+     "loop subtracts 0.05 times the gradient (by hand), fit 0.1 times (SGD)"),
+    ("script-by-hand", {"optimizers": ["SGD", ""], "rates": [0.1, -0.1]},
+     "loop subtracts 0.1 times the gradient (SGD), fit adds 0.1 times (by hand)"),
+    ("script-by-hand", {"optimizers": ["", "Adam"], "rates": []},
+     "the weights of loop are updated by hand, those of fit by Adam"),
     ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": [0.2, 0.1]}, "at_step": 2},
      "step 2: loop's Adam has learning_rate=0.2 instead of 0.1"),
     ("layer-settings",

@@ -320,8 +320,9 @@ def _no_training(script: str, run: ScriptRun) -> str:
     last = last_line(run.log)
     printed = f"the last line that it printed is {printable(last)!r}" if last else "it printed nothing"
     return (
-        f"no step of a Keras optimizer was seen in the process of {script} (optimizer.apply or apply_gradients; other "
-        f"processes are not watched), so there is no step to compare; {printed}; its output is in {run.log}"
+        f"no step of a Keras optimizer was seen in the process of {script} (optimizer.apply or apply_gradients or, "
+        "without any optimizer, variables assigned after tape.gradient; other processes are not watched), so there is "
+        f"no step to compare; {printed}; its output is in {run.log}"
     )
 
 

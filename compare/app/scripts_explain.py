@@ -380,7 +380,7 @@ def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int) -> list[
     """Causes of reported numbers, with the line of a script that reports them."""
     trace, ends = model.traces[side], model.epochs.ends or (model.traces[side].last,)
     lines = (line_of(trace, ends, model.traces[1 - side], each.metrics) for each in causes)
-    return [replace(each, source=Source.of(line)) for each, line in zip(causes, lines, strict=True)]
+    return [replace(each, source=Source.of(line, shows=True)) for each, line in zip(causes, lines, strict=True)]
 
 
 def _train_twins(

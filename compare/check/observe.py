@@ -96,7 +96,7 @@ class ProbeRun(Run):
 
     def end_epoch(self, epoch: int, logs: Any) -> None:
         super().end_epoch(epoch, logs)
-        self.observation.reported_at = Source.of(line_now())
+        self.observation.reported_at = Source.of(line_now(), shows=True)
         state = self._read()
         self._close(self._unread(state))  # validation may have changed the others
         self._latest = self.observation.epoch_end_states[epoch] = state

@@ -13,6 +13,7 @@ from compare.check.observation import EXCLUDED, Gradient, OptimizerStep, Rows, S
 from compare.check.recipe import EPSILON, Update
 from compare.check.replay import Replay
 from compare.engine.fingerprints import distributed
+from compare.engine.insides_tensorflow import own_graph
 from compare.engine.keras_generation import HAS_APPLY, settable_rate
 from compare.watch.trace import CLIPPING
 
@@ -120,7 +121,7 @@ class UnclippedOptimizer:
             return
         key = tuple(map(id, variables))  # a tf.function would receive variables passed as arguments as plain tensors
         if key not in self._steps:
-            self._steps[key] = tf.function(lambda given: self.optimizer.apply(given, list(variables)))
+            self._steps[key] = own_graph(lambda given: self.optimizer.apply(given, list(variables)))
         self._steps[key](list(gradients))
 
 

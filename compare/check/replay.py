@@ -31,6 +31,7 @@ from compare.check.recipe import (
 )
 from compare.engine.building import own_policy, scalars
 from compare.engine.fingerprints import distributed
+from compare.engine.insides_tensorflow import own_graph
 from compare.engine.keras_generation import CONVERTS_STEPS, compiled_loss, fix_dropout
 from compare.engine.preflight import split_sizes
 from compare.experiment import Experiment
@@ -431,7 +432,7 @@ class Replay:
             def traced(scale: tf.Tensor, omitted: tf.Tensor, *inputs: Any) -> Any:
                 return function(recipe, scale, omitted, *inputs)
 
-            self._functions[key] = tf.function(
+            self._functions[key] = own_graph(
                 traced, input_signature=signature, jit_compile=recipe.xla, autograph=CONVERTS_STEPS
             )
         return self._functions[key]

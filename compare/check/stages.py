@@ -504,7 +504,7 @@ def _update(at: _Step) -> StageValues:
     if _other_calls(*calls):
         shown = [f"{count} call{'s' * (count != 1)} of the optimizer" for count in calls]
         return StageValues(UPDATE, 1.0, 0.0, shown[0], shown[1])
-    a, b, twins = at.of(_changes)
+    a, b, twins = at.of(changes_of)
     if not a or not b:
         return StageValues(UPDATE, None)
     found = _by_variable(UPDATE, a, b, twins, at.variables)
@@ -521,7 +521,7 @@ def _update(at: _Step) -> StageValues:
     return replace(found, noise=0.0, where=where)
 
 
-def _changes(close_up: CloseUp, step: int) -> dict[int, np.ndarray]:
+def changes_of(close_up: CloseUp, step: int) -> dict[int, np.ndarray]:
     """The change of each variable in a step."""
     before = close_up.after.get(step - 1) or _at_forward(close_up, step)
     after = _updated(close_up, step) or close_up.after.get(step)

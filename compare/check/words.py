@@ -312,6 +312,17 @@ def _script_settings(
     return f"{side}'s {optimizer} has {shown}" + (f" for {some(list(variables))}" if variables else "")
 
 
+def _script_by_hand(*, side: str, other: str, optimizers: Sequence[str], rates: Sequence[float], **_: Any) -> str:
+    if not rates:
+        own, right = (f"by {optimizer}" if optimizer else "by hand" for optimizer in optimizers)
+        return f"the weights of {side} are updated {own}, those of {other} {right}"
+    does = ["subtracts" if rate > 0 else "adds" for rate in rates]
+    own, right = (f"({optimizer or 'by hand'})" for optimizer in optimizers)
+    verb = "" if does[0] == does[1] else f"{does[1]} "
+    first, second = (f"{abs(rate):.3g} times" for rate in rates)
+    return f"{side} {does[0]} {first} the gradient {own}, {other} {verb}{second} {right}"
+
+
 def _steps_made(*, steps: Mapping[str, int], **_: Any) -> str:
     (one, first), (other, second) = steps.items()
     return f"{one} makes {first:,} steps, {other} {second:,}"
@@ -604,6 +615,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "and a prediction, and {next_right:.6g} if each label has its own",
     "script-optimizer": "{side} uses {optimizer}, {other} {expected}",
     "script-schedule": "the learning rate is {expected:exact} in {other} ({schedule}), {learning_rate:exact} in {side}",
+    "script-by-hand": _script_by_hand,
     "script-settings": _script_settings,
     "layer-settings": lambda layer, **q: _script_settings(optimizer=layer, **q),
     "script-kept-optimizer": "{side} begins with the weights of {other}, but with an {optimizer} at iteration "

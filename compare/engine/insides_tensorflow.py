@@ -14,12 +14,14 @@ from compare.errors import RequestError
 __all__ = [
     "Function",
     "ResourceVariable",
+    "UninitializedVariable",
     "context",
     "execute",
     "forget_reductions",
     "in_xla",
     "is_op_determinism_enabled",
     "multi_device_iterator_ops",
+    "own_graph",
     "reductions",
     "uses_onednn",
     "without_deprecations",
@@ -33,11 +35,18 @@ try:
     from tensorflow.python.framework.config import is_op_determinism_enabled
     from tensorflow.python.framework.ops import gradient_registry
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as in_xla
-    from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+    from tensorflow.python.ops.resource_variable_ops import ResourceVariable, UninitializedVariable
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as uses_onednn
     from tensorflow.python.util.deprecation import silence as without_deprecations
 except ImportError as error:
     raise RequestError(f"TensorFlow {tf.__version__}: {error}; this works with TensorFlow 2.15 to 2.21") from None
+
+
+def own_graph(function: Any, **options: Any) -> Any:
+    """A ``tf.function`` of this toolkit's; TensorFlow's warning that many are traced is for those of users."""
+    graph = tf.function(function, **options)
+    graph._omit_frequent_tracing_warning = True
+    return graph
 
 
 def reductions() -> set[str]:

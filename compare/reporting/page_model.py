@@ -178,7 +178,8 @@ def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
     if first.causes:
         sides = dict.fromkeys(cause.side for cause in first.causes if cause.side)
         more = f"in {' and '.join(sides)}" if sides else ""
-        if source := next((cause.source for cause in first.causes if cause.source), None):
+        sources = [cause.source for cause in first.causes if cause.source]
+        if source := next((each for each in sources if not each.shows), None):
             more += f", {source.file} line {source.line}" if more else f"{source.file} line {source.line}"
         return ", ".join(dict.fromkeys(cause.id for cause in first.causes)), more
     if failure := first.failure:

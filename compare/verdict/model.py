@@ -139,20 +139,22 @@ class Source:
 
     Attributes:
         instead: the line to write in its place; empty if no line is known to be right there.
+        shows: whether it only shows a mistake that is made elsewhere, as the line that reports a wrong number does.
     """
 
     file: str
     line: int
     text: str
     instead: str = ""
+    shows: bool = False
 
     @classmethod
-    def of(cls, line: tuple[str, int, str] | None) -> Source | None:
+    def of(cls, line: tuple[str, int, str] | None, *, shows: bool = False) -> Source | None:
         """A line as it was seen, with its file as messages show it; a cell of Jupyter is in none."""
         if line is None:
             return None
         file = "notebook cell" if re.search(r"[/\\]ipykernel_\d+[/\\]", line[0]) else shown_path(line[0])
-        return cls(file, *line[1:])
+        return cls(file, *line[1:], shows=shows)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}"
@@ -167,7 +169,7 @@ class Finding:
         side: the name of the trainer that is affected, candidate or reference.
         evidence: what was measured, with numbers.
         measurements: quantities by name, where the cause has any.
-        source: the line that makes the mistake; None if it was not seen.
+        source: the line that makes the mistake, or shows it; None if it was not seen.
     """
 
     id: str

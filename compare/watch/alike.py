@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from compare.engine.fingerprints import container, copies_of, distributed
 from compare.engine.insides_keras import MAKES_VARIABLES, keras, seeds_of_layer, weights_of_layer
-from compare.engine.insides_tensorflow import ResourceVariable
+from compare.engine.insides_tensorflow import ResourceVariable, UninitializedVariable
 from compare.engine.strategies import enable_op_determinism
 from compare.patching import modules_with, patch
 from compare.records import replace_file
@@ -25,6 +25,9 @@ from compare.watch.pairing import in_order, paired
 from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Detail, Settings
 
 FIRST_SEED = 1000
+CHANGE = "assign", "assign_add", "assign_sub"
+ASSIGNMENTS = [(owner, name) for owner in (ResourceVariable, UninitializedVariable) for name in CHANGE]
+"""The methods that change a variable; one that is made while a graph is traced is of another class."""
 TF_RANDOM = tf.random, tf.compat.v2.random
 """The module of random operations that scripts and Keras 3 use, and that of Keras 2."""
 
@@ -211,8 +214,8 @@ class InitialWeights:
         self.on_assigned: Callable[[Any], None] = lambda variable: None
         patch(keras.Model, "__new__", self._create)
         patch(ResourceVariable, "__init__", self._create_variable)
-        for name in ("assign", "assign_add", "assign_sub"):
-            patch(ResourceVariable, name, self._assign)
+        for owner, name in ASSIGNMENTS:
+            patch(owner, name, self._assign)
         patch(*MAKES_VARIABLES, self._of_keras)
 
     # What the script makes and sets.
@@ -244,6 +247,11 @@ class InitialWeights:
                 self._fresh.append(container(variable))
             self.on_assigned(container(variable))
         return original(variable, *args, **options)
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether what happens now is not the script's own doing."""
+        return bool(self._aside)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from compare.engine.insides_keras import (
     APPLICATIONS,
     BaseOptimizer,
     KerasTensor,
+    Variable,
     any_symbolic_tensors,
     compute_output_spec,
     is_keras,
@@ -30,7 +32,7 @@ from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import patch
 from compare.threads import in_thread
 from compare.user_errors import line_now, line_that_made
-from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
+from compare.watch.alike import ASSIGNMENTS, InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.settings import SEEDS, Detail, Nudge
 from compare.watch.trace import APART, INSIDE, LEFT, MADE_AT, TraceWriter
@@ -54,6 +56,23 @@ class Count:
         self._made += now - self._at if now >= self._at else now
         self._at = now
         return self._made
+
+
+class ByHand:
+    """Stands for the optimizer of a script that has none, but changes its weights itself by their gradients.
+
+    Attributes:
+        learning_rate: not known.
+    """
+
+    learning_rate = 0.0
+
+    def __init__(self) -> None:
+        self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    def get_config(self) -> dict[str, Any]:
+        """It has no settings."""
+        return {}
 
 
 class Training:
@@ -174,6 +193,8 @@ class Here(threading.local):
         losses: what gradients were taken of since then.
         last: the event that was last added to a graph.
         clip: the script's line that has limited gradients since they were taken.
+        taken: the variables that gradients were taken of since, and these, by id; not what was then changed by hand.
+        by_hand: the training that changes by hand make a step of; None before the first one.
     """
 
     tapes = 0
@@ -185,6 +206,8 @@ class Here(threading.local):
     last: Any = None
     clip: tuple[str, int, str] | None = None
     applying = False
+    taken: Mapping[int, tuple[Any, Any]] = MappingProxyType({})
+    by_hand: Training | None = None
 
     @contextmanager
     def set(self, **values: Any) -> Iterator[None]:
@@ -242,6 +265,8 @@ class Observer:
         self._here = Here()
         self._running = threading.main_thread()
         self._optimizers: set[type] = set()
+        self._has_optimizers = False
+        self._by_hand: dict[frozenset[int], ByHand] = {}
         initial.on_begun, initial.on_assigned = self._begun, self._assigned
         patch(Function, "__call__", self._call)
         patch(Function, "_initialize_uninitialized_variables", self._initialize)
@@ -252,6 +277,9 @@ class Observer:
         patch(BaseOptimizer, "finalize_variable_values", self._finalize)
         patch(tf.GradientTape, "__enter__", self._enter_tape)
         patch(tf.GradientTape, "__exit__", self._exit_tape)
+        patch(tf.GradientTape, "gradient", self._gradient)
+        for owner, name in ASSIGNMENTS:
+            patch(owner, name, self._assign)
         patch(keras.Model, "__call__", self._enter_model)
         patch(keras.layers.Layer, "__call__", self._enter_layer)
         for owner, method in ((keras.layers.Layer, "get_weights"), (BaseOptimizer, "build")):
@@ -330,6 +358,8 @@ class Observer:
         return original(*args, **options)
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
+        if not self._here.tapes:
+            self._here.taken, self._here.by_hand = {}, None
         self._here.tapes += 1
         if self._here.tapes == 1 and self._outermost:
             self._begin_step()
@@ -403,6 +433,7 @@ class Observer:
         """Watches methods that a script's own optimizers have instead of Keras's, which they may not call."""
         new = {cls for cls in type(optimizer).__mro__ if not is_keras(cls)} - self._optimizers
         self._optimizers |= new
+        self._has_optimizers = True
         for cls in new:
             for name, watch in (("apply", self._apply), ("apply_gradients", self._apply_pairs)):
                 if name in vars(cls):
@@ -428,19 +459,51 @@ class Observer:
             self.on_update(optimizer, list(grads), list(variables))
         return self._applied(call, optimizer, list(grads), list(variables))
 
+    def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
+        """Keeps what a loss depends on, and the gradients: a script without optimizers changes it by hand."""
+        watched = () if self._has_optimizers or self._here.by_hand is not None else tape.watched_variables()
+        gradients = original(tape, target, sources, *args, **options)
+        if not self._has_optimizers:
+            given = zip(tf.nest.flatten(gradients), tf.nest.flatten(sources), strict=False)
+            pairs = [*((None, each) for each in watched), *self._here.taken.values(), *given]
+            of = {
+                id(container(each)): (gradient, each)
+                for gradient, each in pairs
+                if isinstance(each, tf.Variable | Variable)
+            }
+            self._here.taken = of
+        return gradients
+
+    def _assign(self, original: Any, variable: Any, *args: Any, **options: Any) -> Any:
+        """Sees a step by hand: the script changes the variables that it has just taken gradients of.
+
+        One that has optimizers may do so beside their steps, as SAM does, so that only theirs are seen.
+        """
+        here, place = self._here, id(container(variable))
+        if self._has_optimizers or place not in here.taken or self.initial.is_aside or _is_replica():
+            return original(variable, *args, **options)
+        by_hand = None
+        if here.by_hand is None:
+            gradients, variables = map(list, zip(*here.taken.values(), strict=True))
+            by_hand = self._by_hand.setdefault(frozenset(here.taken), eagerly(ByHand))
+            here.by_hand = self._begin_update(by_hand, gradients, variables)
+        with self.initial.aside():
+            if by_hand is not None:
+                by_hand.iterations.assign_add(1)
+                self._random.updated()
+            result = original(variable, *args, **options)
+        here.taken = {other: pair for other, pair in here.taken.items() if other != place}
+        if (training := here.by_hand) is not None:
+            self.on_applied(training)
+            if self._outermost and not self.look():
+                self._complete(training)
+        return result
+
     def _applied(self, call: Callable[[], Any], optimizer: Any, grads: list[Any], variables: list[Any]) -> Any:
         """Applies an optimizer, whoever has written its method, which may have parameters of any names."""
         if self._here.applying:  # a LossScaleOptimizer applies with the optimizer that it wraps
             return call()
-        thread = self._running if _is_replica() else threading.current_thread()
-        if thread is not threading.main_thread() and self.writer is not None:
-            self.writer.unseen("trains in a thread of its own, and only the main thread is watched: train there")
-        with _lock:
-            training = self._training_of(optimizer, variables)
-        if training is not None and self._outermost and training.steps >= self.settings.max_steps and self._enough():
-            self.end_early()
-        if training is not None:
-            self.on_apply(training, optimizer, grads, variables)
+        training = self._begin_update(optimizer, grads, variables)
         with self._here.set(applying=True), self.initial.aside():
             result = call()
             self._random.updated()
@@ -450,6 +513,19 @@ class Observer:
         if self._outermost and not self.look() and training is not None and not accumulates:
             self._complete(training)  # another optimizer has made its part of the step before
         return result
+
+    def _begin_update(self, optimizer: Any, grads: list[Any], variables: list[Any]) -> Training | None:
+        """Finds the training that an update belongs to; ends the script if it has made enough steps."""
+        thread = self._running if _is_replica() else threading.current_thread()
+        if thread is not threading.main_thread() and self.writer is not None:
+            self.writer.unseen("trains in a thread of its own, and only the main thread is watched: train there")
+        with _lock:
+            training = self._training_of(optimizer, variables)
+        if training is not None and self._outermost and training.steps >= self.settings.max_steps and self._enough():
+            self.end_early()
+        if training is not None:
+            self.on_apply(training, optimizer, grads, variables)
+        return training
 
     def _finalize(self, original: Any, optimizer: Any, variables: Any) -> Any:
         """Takes over the averages of the weights that an optimizer keeps, as ``fit`` does after its last epoch."""

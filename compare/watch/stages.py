@@ -84,7 +84,6 @@ class StageObserver(Observer):
         self._seen: defaultdict[int, CloseUp] = defaultdict(lambda: CloseUp({}))
         self._without_xla = False
         patch(Function, "__init__", self._make_function)
-        patch(tf.GradientTape, "gradient", self._gradient)
         patch(keras.layers.Layer, "__call__", self._call_layer)
         for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
             patch(owner, method, partial(self._call_loss, method == "__call__"))
@@ -210,7 +209,7 @@ class StageObserver(Observer):
             info = {"targets": len(targets), "penalties": len(penalties), "of": of, "pairs": of_pairs(targets)}
             info["made"] = self.line(targets[0])
             self._record("loss", info, [*targets, *penalties])
-        gradients = original(tape, target, sources, *args, **options)
+        gradients = super()._gradient(original, tape, target, sources, *args, **options)
         self._here.clip = None
         return self._in_order(gradients) if watched else gradients
 

@@ -24,6 +24,8 @@ from compare.records import INITIAL, Variable, replace_file, step_dtype, write_j
 FLUSH_SECONDS = 0.5
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 """The options of an optimizer by which it limits gradients before it uses them."""
+BY_HAND = "ByHand"
+"""The class of what stands for the optimizer of a script that changes its weights without one."""
 ON_BATCHES = "train_on_batch"
 """What trained, where a loop calls it."""
 ENOUGH = "enough"

@@ -162,7 +162,7 @@ class Cause:
             shown.insert(not self.of_whole_loss, (CALLED[GRADIENTS], "made"))
         for kind, key in shown:
             lines = dict.fromkeys(tuple(line) for event in close_up.of(step, kind) if (line := event.info.get(key)))
-            source = Source.of(next(iter(lines), None))
+            source = Source.of(next(iter(lines), None), shows=kind == "inputs" and stage in (EXAMPLES, INPUTS))
             if source is not None:
                 alone = usual and len(lines) == 1
                 return replace(source, instead=self.instead_of(source.text)) if alone else source

@@ -19,12 +19,14 @@ from compare.check.stages import (
     UPDATE,
     Located,
     calls_of,
+    changes_of,
     gradients_of,
     learning_rates_of,
     relative_gap,
 )
 from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE
-from compare.watch.trace import CLIPPING, Trace
+from compare.watch.seen import CloseUp
+from compare.watch.trace import BY_HAND, CLIPPING, Trace
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -339,12 +341,17 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
 
 # Two recorded sides
 
+A_RATE = 1e-3
+"""The relative difference up to which a change of weights, which are rounded, is a multiple of their gradients."""
+
 
 def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause that makes other updates of equal gradients."""
     rates, variables = _recorded_rates(sides)
     traces = sides.right_trace, sides.other_trace
     right, other = (optimizer_of(trace, rate) for trace, rate in zip(traces, rates, strict=True))
+    if right is not None and other is not None and BY_HAND in (right["class"], other["class"]):
+        return "optimizer-differs", _updated_by_hand(sides, other["class"], right["class"])
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
     if seen := _recorded_callbacks(sides, rates, right, other):
         return "callbacks-missing", Variant({}, seen)
@@ -382,6 +389,29 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     else:
         seen = made_again(sides)
     return ("optimizer-differs", Variant({}, seen)) if seen else None
+
+
+def _updated_by_hand(sides: Sides, own: str, right: str) -> Variant:
+    """An update that a script makes without an optimizer: if each side subtracts a multiple of all its gradients."""
+    names = ["" if each == BY_HAND else each for each in (own, right)]
+    rates = [_subtracted(each, sides.step) for each in (sides.other, sides.right)]
+    remedy = ""
+    if None not in rates and own == BY_HAND:
+        remedy = f"variable.assign_sub({rates[1]:.3g} * gradient)"
+    elif right == BY_HAND:
+        remedy = f"optimizer = tf.keras.optimizers.SGD({rates[1]:.3g})" if rates[1] else "variable.assign_sub(...)"
+    known = [] if None in rates else rates
+    return Variant({}, Measurement.of("script-by-hand", optimizers=names, rates=known), remedy=remedy)
+
+
+def _subtracted(close_up: CloseUp, step: int) -> float | None:
+    """By what multiple of its gradients a step changes all variables, downwards; None if by different ones."""
+    changes, gradients = changes_of(close_up, step), gradients_of(close_up, step)
+    square = sum(float(np.vdot(each, each)) for each in gradients.values())
+    if not square or not gradients.keys() <= changes.keys():
+        return None
+    rate = -sum(float(np.vdot(changes[i], each)) for i, each in gradients.items()) / square
+    return rate if all(relative_gap(changes[i], -rate * each) <= A_RATE for i, each in gradients.items()) else None
 
 
 def optimizer_of(trace: Trace, rate: float | None) -> Mapping[str, Any] | None:
