@@ -10,14 +10,15 @@ import numpy as np
 from compare.check.case import MAX_KINK_RESIDUAL, Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data import kind_of_feed
+from compare.check.causes.optimizer import settings_read
 from compare.check.judgement import Judgement
 from compare.check.measurement import Measurement
 from compare.check.observation import changed_variables, configuration
 from compare.check.optimizer_replay import clipped_gradients, residuals, rounding_noise, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.report import Fit
-from compare.check.search import find_explanations, recognisers
-from compare.check.weight_gaps import ROUNDING, WeightGaps, segments
+from compare.check.search import MUCH_BETTER, find_explanations, recognisers
+from compare.check.weight_gaps import RIGHT_LEAVES, ROUNDING, WeightGaps, segments
 from compare.check.weights_only import search_by_weights
 from compare.engine.keras_generation import CLIPS_EACH_REPLICA
 from compare.watch.trace import CLIPPING
@@ -44,6 +45,9 @@ def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
         if case.aligned is not None:
             with judgement.probe("gradient probe"):
                 _judge_gradients(case, judgement, update, gaps)
+        if settings_read(case):
+            with judgement.probe("sequence probe"):
+                _judge_updates(case, judgement, update, recipe)
         return judgement
     if gaps is not None and case.steps and case.changed_between_steps():
         # The optimizer does a part only, and its gradients are of weights that the loop has changed meanwhile.
@@ -240,7 +244,10 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
     floor = max([EPSILON, *rounding_noise(replay, steps, right)])
     off = residuals(replay, steps, simulate(replay, steps, right))
     largest, threshold = max(off, default=0.0), ROUNDING * floor
-    if largest <= threshold:
+    hidden = largest <= threshold
+    # Other settings of the optimizer, which it says itself, may do less than counts as rounding.
+    read = settings_read(case) if hidden and largest > RIGHT_LEAVES * floor else []
+    if hidden and not read:
         judgement.add_fit("updates", largest, threshold)
         _judge_replica_gradients(case, judgement, right)
         return
@@ -251,9 +258,16 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
         except (TypeError, ValueError, AttributeError, IndexError):
             return float("inf")
 
-    # If a step has several optimizers with different settings, no one of them describes the update.
-    candidates = [] if case.several_optimizers else recognisers("update", case)
-    search = find_explanations(right, candidates, residual, threshold)
+    if hidden:
+        search = find_explanations(
+            right, [(CATALOGUE["optimizer-differs"], lambda _: read)], residual, largest * MUCH_BETTER
+        )
+    else:
+        # If a step has several optimizers with different settings, no one of them describes the update.
+        candidates = [] if case.several_optimizers else recognisers("update", case)
+        search = find_explanations(right, candidates, residual, threshold)
+    if hidden and not search.explanations:
+        return
     judgement.add_fit("updates", largest, threshold, search)
     named = judgement.add_explanation(search.explanations, largest, "updates", len(steps))
     if not named and not search.explanations:

@@ -30,6 +30,9 @@ of five models, five optimizers and 1, 2 and 4 replicas, right explanations left
 best of all others 1,130 or more. The geometric mean of the two is about 64.
 """
 
+RIGHT_LEAVES = 4.0
+"""What right explanations leave at most, in floors of noise."""
+
 UNEVEN = 1.37
 """A factor that is not a power of two, so that multiplying by it changes the rounding."""
 NUDGES = 3

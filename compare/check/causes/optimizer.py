@@ -48,6 +48,22 @@ def _rates(case: Case, *, reference: bool = False) -> tuple[float, ...]:
     return tuple(step.learning_rate for step in observation.optimizer_steps) or tuple(observation.rates)
 
 
+def _other_class(case: Case) -> Variant:
+    names = {"optimizer": _class(case).__name__, "expected": _class(case, reference=True).__name__}
+    changed = {"optimizer": (_class(case), _config(case)), "learning_rates": _rates(case)}
+    return Variant(changed, Measurement.of("other-optimizer", **names))
+
+
+def settings_read(case: Case) -> list[Variant]:
+    """What an optimizer itself says is not as in the experiment: its class, or its options."""
+    if case.by_hand or case.several_optimizers or case.repeated > 1 or not case.steps:
+        return []
+    if _class(case) is not _class(case, reference=True):
+        return [_other_class(case)]
+    changes = _other_settings(case, _config(case), _config(case, reference=True))
+    return [Variant(change, seen) for change, seen in changes]
+
+
 def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
     if case.by_hand:
         yield from _by_hand(case, update)
@@ -57,9 +73,7 @@ def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
         return
     config, expected = _config(case), _config(case, reference=True)
     if _class(case) is not _class(case, reference=True):
-        names = {"optimizer": _class(case).__name__, "expected": _class(case, reference=True).__name__}
-        changed = {"optimizer": (_class(case), config), "learning_rates": _rates(case)}
-        yield Variant(changed, Measurement.of("other-optimizer", **names))
+        yield _other_class(case)
         return
     yield from _applied_in_parts(case)
     changes = [*_other_settings(case, config, expected), *_other_rate(case), *_lost_count(case)]
