@@ -190,6 +190,9 @@ def load(folder: str | Path) -> Result:
     if not isinstance(folder, str | Path):
         raise RequestError(f"compare.load: {type(folder).__name__} is not a folder: give the folder of a comparison")
     folder = Path(folder)
+    if not folder.is_dir():
+        what = "it is not a folder" if folder.exists() else "there is no such folder"
+        raise RequestError(f"{shown_path(folder)}: no run with a verdict is there: {what}")
     try:
         word = read_verdict(folder / "verdict.json")["verdict"]
         if word not in [*EXIT_STATUS]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from compare.check import Report
@@ -13,6 +15,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
 from compare.check.report import REPORTING, TRAINING, merged, named
 from compare.check.stages import Located
+from compare.records import EPOCH_END, INITIAL, Record
 from compare.verdict.model import Comparison, Reporting, StageValues, Training
 
 TRAINING_IDS = [
@@ -118,3 +121,17 @@ def test_several_replica_counts_are_one_report():
     assert [each.id for each in both.findings] == ["loss-summed", "metrics-not-reset"]
     assert both.reporting[0].measurements["factor"] == 1
     assert both.seconds == 5
+
+
+def test_a_check_that_saw_no_step_says_nothing_of_a_run_with_steps(tensorflow):
+    from compare.app.diagnose import _made_no_step
+
+    never, other = (
+        report("different", findings=[named("variables-not-trained", TRAINING, "mine", seen, "")])
+        for seen in (Measurement.of("weights-never-change", zero=None), Measurement.of("no-gradient", variables=["w"]))
+    )
+    for steps, nothing in (([INITIAL, 1, 2, EPOCH_END], True), ([INITIAL, EPOCH_END], False)):
+        made = Record(
+            "mine", 0, (), np.array([(1, step) for step in steps], [("epoch", int), ("step", int)]), {}, Path()
+        )
+        assert (_made_no_step(never, made), _made_no_step(other, made)) == (nothing, False)

@@ -45,6 +45,7 @@ from compare.records import (
     read_json,
     read_metrics,
     read_records,
+    read_rows,
     read_verdict,
     write_checked,
     write_verdict,
@@ -54,6 +55,7 @@ from compare.records.run_json import read_run
 from compare.reporting import html, page_model, pictures, plots, sentences, svg, tensorboard, terminal, weight_pictures
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
+from compare.reporting.run_files import RunFiles
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.exact import compare_records
 from compare.verdict.model import Comparison, Difference, Failure, MetricGap, Reporting, Training, Verdict
@@ -151,6 +153,9 @@ def test_the_page_cites_the_users_own_line_where_it_was_seen(tmp_path: Path) -> 
     text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
     assert "Your code, mine.py, line 14 loss = loss_fn(y, logits) < 1" in text
     assert re.sub(r"\s+", " ", CATALOGUE[cause["id"]].wrong) not in text, "instead of an example"
+    cause["source"]["shows"] = True
+    text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
+    assert "Seen at mine.py, line 14" in text and "Your code" not in text
     cause["source"]["instead"] = "loss = right(y, logits)"
     text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
     assert "Write instead loss = right(y, logits)" in text
@@ -861,10 +866,27 @@ def test_a_number_that_was_changed_is_said_when_a_result_is_loaded(tmp_path: Pat
         compare.load(tmp_path / "run")
 
 
+def test_the_page_has_the_numbers_of_the_records_where_their_text_is_also_that_of_a_float32(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    for trainer, value in (("fit", float(np.float32(0.535))), ("loop", 0.535)):
+        recorder = Recorder(tmp_path, metrics, trainer, 0)
+        recorder(BuildRecord(recorded.VARIABLES, 1))
+        for step in (INITIAL, EPOCH_END):
+            recorder(StepRecord(1, step, np.ones((2, 1), np.uint64), np.ones((2, 2))))
+        recorder(EpochRecord(1, {"accuracy": value}, 1.0, 1.0))
+        recorder.flush()
+    curves = RunFiles(tmp_path, {}, None, read_rows(tmp_path), {}, []).curves
+    assert curves["loop", 0]["accuracy"][1] == 0.535 != curves["fit", 0]["accuracy"][1]
+
+
 def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
     for folder in (tmp_path, "a\0b"):
         with pytest.raises(compare.RequestError, match="no run with a verdict"):
             compare.load(folder)
+    (tmp_path / "task.py").write_text("")
+    for name, what in (("task.py", "it is not a folder"), ("nothing", "there is no such folder")):
+        with pytest.raises(compare.RequestError, match=f"{name}: no run with a verdict is there: {what}$"):
+            compare.load(tmp_path / name)
     with pytest.raises(compare.RequestError) as refused:
         compare.load("a\x1b[31m\nb")
     assert "a\\x1b[31m\\nb: no run" in str(refused.value) and str(refused.value).isprintable()

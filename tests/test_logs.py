@@ -322,6 +322,22 @@ def test_a_log_that_cannot_be_read_is_one_line(
     assert message in line and str(bad) in line
 
 
+def test_equal_texts_are_equal_numbers_whatever_the_digits_beside_them(tmp_path: Path) -> None:
+    one = csv(tmp_path / "fit.csv", {"loss": ["0.7123456", "1e-1", "0.5123456"]})
+    other = csv(tmp_path / "loop.csv", {"loss": ["0.7123456", "0.1", "0.51234567891"]})
+    (fit,), (loop,) = read_sides([str(one), str(other)]).values()
+    gaps = [loop.epochs[epoch]["loss"] - fit.epochs[epoch]["loss"] for epoch in (1, 2, 3)]
+    assert gaps == [0, 0, 0.51234567891 - 0.5123456]
+
+
+@pytest.mark.parametrize("text", ["1_2.3456", "\u0661.\u0662"])
+def test_what_only_python_takes_for_a_number_is_none(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong, right = csv(tmp_path / "a.csv", {"loss": [0.5, text]}), csv(tmp_path / "b.csv", {"loss": [0.5, 0.4]})
+    assert "is not a number" in refused(capsys, tmp_path, "--logs", wrong, right)
+
+
 def test_a_request_that_cannot_be_meant_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit, loop = (csv(tmp_path / f"{name}.csv", {"loss": LOSS}) for name in ("fit", "loop"))
     (tmp_path / "empty").mkdir()

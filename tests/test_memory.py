@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 import pytest
 
 from compare.engine import memory
+from compare.engine.insides_tensorflow import own_graph
 
 
 def address(array: Any) -> int:
@@ -70,3 +72,14 @@ def test_fashion_mnist_is_there_once(tensorflow: Any) -> None:
     train, _ = input_pipeline.load(fashion_mnist_sample(None))
     first = train.first(100)
     assert first.count == 100 and np.array_equal(first.arrays[0], images[:100])
+
+
+def test_graphs_of_this_toolkit_cause_no_warning_that_many_are_traced(
+    tensorflow: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+    for make, warned in ((own_graph, False), (tensorflow.function, True)):
+        caplog.clear()
+        for i in range(8):
+            make(lambda i=i: tensorflow.constant(i))()
+        assert ("triggered tf.function retracing" in caplog.text) == warned

@@ -692,6 +692,33 @@ def test_damaged_costs_are_an_error_and_do_not_stop_a_run_from_being_resumed(tmp
     assert repair.startswith(f"{path} was damaged and removed") and read_costs(path) == {}
 
 
+def test_a_run_that_cannot_be_repaired_stays_as_it_is(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.csv"
+    RunJson(folder=tmp_path, options={}, identity="a", trainers=["fit"]).save()
+    record(tmp_path, fit=FIT)
+    InitialWeights(tmp_path)[0] = weights(1)
+    whole = metrics.read_bytes()
+    harmed = whole.replace(b",", b"", 5)  # in the header, and the last line is whole
+    foreign = whole + whole.splitlines(keepends=True)[-1].replace(b"fit,0,", b"fit,1,")
+    for content, said in ((harmed, "line 1|values for"), (foreign, "rows of 'fit', seed 1 are of another run")):
+        metrics.write_bytes(content)
+        with pytest.raises(RecordError, match=said):
+            recover(tmp_path)
+        assert metrics.read_bytes() == content
+    metrics.write_bytes(whole[:-9])
+    assert "the last line was damaged and removed" in recover(tmp_path)[0]
+    assert metrics.read_bytes() == b"".join(whole.splitlines(keepends=True)[:-1])
+
+
+def test_columns_are_those_of_the_reference_first_whoever_reports_first(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    append(metrics, "loop", 1, {"accuracy": 0.5, "loss": 1.0, "own": 2.0})
+    append(metrics, "fit", 1, {"loss": 1.0, "accuracy": 0.5})
+    metrics.sort(["fit", "loop"])
+    header, *rows = metrics.path.read_text().splitlines()
+    assert header.startswith("trainer,seed,epoch,loss,accuracy,own,") and rows[0].startswith("fit,0,1,1.0,0.5,,")
+
+
 def test_costs_of_another_run_are_an_error(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

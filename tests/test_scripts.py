@@ -227,6 +227,18 @@ def test_a_forgotten_regularization_is_located_and_named(tmp_path: Path) -> None
     assert "Inside that step" in page and 'class="differs"' in page
 
 
+def test_where_one_script_fails_the_other_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "wrong.py").write_text("import no_such_module_xyz\n")
+    (tmp_path / "long.py").write_text(
+        f"import pathlib, time\ntime.sleep(120)\npathlib.Path({str(tmp_path / 'ended')!r}).touch()\n"
+    )
+    scripts = [str(tmp_path / name) for name in ("long.py", "wrong.py")]
+    assert cli.main(["--scripts", *scripts, "--reports", str(tmp_path / "r"), "--quiet"]) == 3
+    error = capsys.readouterr().err
+    assert "wrong.py failed: ModuleNotFoundError" in error and error.count("\n") == 1
+    assert not (tmp_path / "ended").exists()
+
+
 def notebook(*cells: str) -> str:
     """The content of a notebook with these cells."""
     code = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}

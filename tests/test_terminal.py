@@ -469,14 +469,16 @@ def test_of_a_run_that_was_interrupted_in_its_first_training_nobody_says_that_it
 
 @pytest.mark.parametrize(
     ("ratio", "times"),
-    [(0.123, "at most 0.12"), (1.26, "at most 1.3"), (94.2, "at most 94"), (1447, "1,400"), (1.3e5, "130,000")],
+    [(0.123, "at most 0.12"), (1.26, "at most 1.3"), (94.2, "at most 94"), (1447, "1,400"), (9999, "10,000")],
 )
 def test_how_many_times_rounding_is_a_number_that_can_be_read(ratio: float, times: str) -> None:
     training = Training("different", None, Difference(1, 8), 8, noise=Noise.of(2, ratio, (1, 8), "w"))
     told = sentence(Comparison("loop", training, Reporting(None, {})), "fit")
-    assert (
-        f"; the gap is {times} times the effect of rounding (at step 8 of epoch 1, measured with 2 perturbed runs; up "
-        "to 100 times counts as rounding)" in told
+    limit = " (measured with 2 perturbed runs; up to 100 times counts as rounding)"
+    assert f"; the gap is {times} times the effect of rounding{limit}" in told
+    far = replace(training, noise=Noise.of(2, 1.3e5, (1, 8), "w"))
+    assert sentence(Comparison("loop", far, Reporting(None, {})), "fit").endswith(
+        "130,000 times the effect of rounding"
     )
 
 

@@ -129,6 +129,8 @@ def test_causes_cite_the_users_line_and_what_they_leave_open_is_told_besides() -
         "    loss = tf.reduce_mean(loss)",
         "  besides: it calls the model again.",
     ]
+    shown = replace(cause, source=replace(line, shows=True))
+    assert causes(replace(found, causes=(shown,)))[1] == "    seen at my_loop.py:20: loss = loss_fn(y, predictions)"
     changed = replace(cause, source=replace(line, instead="loss = right(y, predictions)"))
     assert causes(replace(found, causes=(changed,)))[1:4] == [
         "    at my_loop.py:20:",

@@ -123,6 +123,10 @@ SIDES = {"side": "loop", "other": "fit"}
     ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},
      "before this step sampling has drawn random numbers 5 times in loop and 6 times in fit, so the next ones differ: "
      "one side calls the model more often, such as for validation; call it equally often in both"),
+    ("other-epochs", {"epochs": 1, "expected": 2, "reference": "fit"},
+     "loop trains 1 epoch(s), fit 2: check whether a callback or model.stop_training ends training"),
+    ("other-epochs", {"epochs": 0, "expected": 2, "reference": "fit"},
+     "loop never calls run.end_epoch, so it has no epoch: call run.end_epoch(epoch, logs) at the end of each"),
     ("script-by-hand", {"optimizers": ["", "SGD"], "rates": [0.05, 0.1]},
      "loop subtracts 0.05 times the gradient (by hand), fit 0.1 times (SGD)"),
     ("script-by-hand", {"optimizers": ["SGD", ""], "rates": [0.1, -0.1]},

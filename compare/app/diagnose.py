@@ -18,7 +18,7 @@ from compare.check.whole_run import causes_of
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import Run
 from compare.engine.strategies import without_idle_waits
-from compare.records import MetricsFile, Place, Recorder, Sink, read_records
+from compare.records import EPOCH_END, INITIAL, MetricsFile, Place, Record, Recorder, Sink, read_records
 from compare.records.codec import encode
 from compare.reporting.live import waiting
 from compare.reporting.terminal import tell
@@ -64,12 +64,22 @@ def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict
                 shown = f"short check of {name}"
                 with surviving(session.console, f"The {shown}"), waiting(session.console, shown):
                     reports[name] = check(session.trainers[name])
+    for name in [name for name, report in reports.items() if _made_no_step(report, different[name].candidate)]:
+        del reports[name]
+        tell(session.console, f"{name} makes no step of the short check's few examples, which so says nothing of it.")
     for name, report in reports.items():
         if not report.training:
             pair, callbacks = different[name], callback_names(session.task.experiment)
             found = causes_of(pair.reference, pair.candidate, pair.exactly, callbacks)
             reports[name] = replace(report, findings=(*found, *report.findings))
     return {name: encode(report.judged) for name, report in reports.items()}
+
+
+def _made_no_step(report: Report, record: Record) -> bool:
+    """Whether a trainer has made steps in the run, but none in its check, as one that skips short batches."""
+    never = {"kind": "weights-never-change", "zero": None}.items()
+    made = set(record.steps["step"].tolist()) - {INITIAL, EPOCH_END}
+    return bool(made) and any(never <= dict(each.measurements).items() for each in report.findings)
 
 
 def _look_at_not_finite(session: Session, differing: Sequence[Pair]) -> dict[str, dict[str, Any]]:

@@ -126,7 +126,7 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
                     try:
                         outcome = future.result()
                     except processes.LOST:
-                        outcome = TrainerFailedError(processes.DIED, MAY_PASS)
+                        outcome = TrainerFailedError(f"the process of {name} died; {processes.LAST_MESSAGES}", MAY_PASS)
                     if isinstance(outcome, TrainerFailedError) and outcome.kind == OTHER_DATA:
                         tell(console, f"{name}  trains after {own}: {outcome}")
                         listeners[name].train()

@@ -91,7 +91,8 @@ def division(options: Trained, jobs: int) -> tuple[int, int]:
     return processes, max(1, cores() // processes)
 
 
-DIED = "its process died; TensorFlow's last messages are in tensorflow.log"
+LAST_MESSAGES = "TensorFlow's last messages are in tensorflow.log"
+DIED = f"its process died; {LAST_MESSAGES}"
 """What is told of a trainer whose process was lost."""
 LOST = BrokenExecutor, CancelledError, ConnectionError
 """The exceptions that a lost worker raises."""

@@ -35,6 +35,7 @@ from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import refuse_margins, shown_path
 from compare.options import as_json
 from compare.records import EPOCH_END, End, InitialWeights, RecordError, has_records, kept, recover
+from compare.records.files import refuse_folder
 from compare.records.model import stem_of
 from compare.records.reader import sidecar_path
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
@@ -142,6 +143,10 @@ def _begin_or_go_on(options: Trained, folder: Path) -> None:
         run.save(options=now, parallel=mode if now["parallel"] else {})
 
 
+WRITTEN = ("metrics.csv", "costs.json", "verdict.json", "report.html", "comparison.png")
+"""The files that a run writes into its folder, or writes again."""
+
+
 def _finished_before(options: Trained, folder: Path, console: Console) -> Result | None:
     """Repair what an interruption left half written, and print the verdict if nothing is left to train; else None.
 
@@ -151,6 +156,8 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
         return None
     try:
         run = RunJson.read(folder)
+        for name in WRITTEN:
+            refuse_folder(folder / name)
         repaired = recover(folder, finished=run.status == FINISHED)
         if run.status == FINISHED:
             repaired += _verify(options, folder, run)

@@ -522,8 +522,12 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{relative_error:.2g})|: one of them is not finite}",
     # What no cause explains
     "ambiguous": _ambiguous,
-    "other-epochs": "{side} trains {epochs} epoch(s), {reference} {expected}: check whether a callback or "
-    "model.stop_training ends training",
+    "other-epochs": lambda side, reference, epochs, expected, **_: (
+        f"{side} trains {epochs} epoch(s), {reference} {expected}: check whether a callback or model.stop_training "
+        "ends training"
+        if epochs
+        else f"{side} never calls run.end_epoch, so it has no epoch: call run.end_epoch(epoch, logs) at the end of each"
+    ),
     "changed-last": "after the last epoch {reference}'s {variables} change once more (in a callback's on_train_end), "
     "{side}'s do not",
     "changed-after-last-step": "changed after the last step of epoch {epoch}: {variable}{others:? and {others} "

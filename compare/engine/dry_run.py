@@ -60,10 +60,11 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> list[str]:
         except Exception as error:
             raise _mismatch(task, "training", error) from error
         traced = [_trace(task, model, "training", task.train), _trace(task, model, "validation", task.validation)]
-        if not model.weights:
+        if not model.trainable_weights:
             place = place_of(experiment.build_model)
             raise RequestError(
-                f"build_model ({place}) returned a model that has no weights to train: add a layer with weights"
+                f"build_model ({place}) returned a model that has no weights to train: add a layer with weights, "
+                "or set trainable = True"
             )
     if experiment.build_callbacks is not nothing:
         return []

@@ -214,9 +214,10 @@ class Run:
             loss = built(experiment, "build_loss")
             metrics, self.weighted_metrics = metric_objects(experiment, model, self._task.train.spec)
             variables = [*model.trainable_weights, *model.non_trainable_weights]
-            if not variables:
+            if not model.trainable_weights:
                 raise RequestError(
-                    f"the model of experiment {experiment.name} has no weights to train: add a layer with weights"
+                    f"the model of experiment {experiment.name} has no weights to train: add a layer with weights, or "
+                    "set trainable = True"
                 )
             # In Keras 3, model.variables contains the state of seed generators, and model.weights does not.
             weight_ids = {id(distributed(variable)) for variable in variables}

@@ -31,6 +31,12 @@ def storing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def refuse_folder(path: Path) -> None:
+    """Raises a RecordError if a folder is where a file is to be written."""
+    if path.is_dir():
+        raise RecordError(path, "a folder is in its place: remove it")
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Replaces a file atomically: a reader sees the old content or the new content, never a part of it.
 
@@ -38,8 +44,7 @@ def replace_file(path: Path, content: bytes) -> None:
         StorageError: if the file cannot be written, for example because the disk is full.
         RecordError: if a folder is in its place.
     """
-    if path.is_dir():
-        raise RecordError(path, "a folder is in its place: remove it")
+    refuse_folder(path)
     with storing(path):
         if path.is_char_device() or path.is_block_device():
             raise OSError("it is a device")

@@ -23,7 +23,9 @@ from compare.records.metrics_csv import (
     columns_of,
     exact_column,
     is_column,
+    is_float32,
     read_metrics,
+    shortest,
 )
 from compare.records.model import RecordError, read_file
 from compare.records.reader import read_rows
@@ -92,6 +94,7 @@ def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
             f"--logs {' '.join(wanted)}: that is one training, {next(iter(sides))}; give the log to "
             "compare it with as well"
         )
+    sides = _of_one_type(sides)
     seeds = [{log.seed for log in logs} for logs in sides.values()]
     if max(map(len, seeds)) == 1:
         return {name: [replace(log, seed=0)] for name, (log,) in sides.items()}
@@ -103,6 +106,21 @@ def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
                 "at least two seeds of both, the same numbers in the names of both logs"
             )
     return sides
+
+
+def _of_one_type(sides: Mapping[str, list[Log]]) -> dict[str, list[Log]]:
+    """The same with every metric as float64 that has more digits than a float32 somewhere: equal texts are equal."""
+    values = [
+        each for logs in sides.values() for log in logs for numbers in log.epochs.values() for each in numbers.items()
+    ]
+    wide = {name for name, value in values if not is_float32(value)}
+
+    def alike(log: Log) -> Log:
+        rows = log.epochs.items()
+        epochs = {i: {k: float(shortest(v)) if k in wide else v for k, v in numbers.items()} for i, numbers in rows}
+        return replace(log, epochs=epochs)
+
+    return {name: list(map(alike, logs)) for name, logs in sides.items()}
 
 
 def _listed(seeds: set[int | None]) -> str:

@@ -59,13 +59,19 @@ def shortest(value: float) -> str:
     return repr(float(value))
 
 
+def is_exact(text: str) -> bool:
+    """Whether a decimal is not the shortest one of a float32."""
+    with np.errstate(over="ignore"):
+        return math.isfinite(float(text)) and str(np.float32(text)) != text
+
+
 def exact_column(texts: Mapping[int, str]) -> dict[int, float]:
     """The values of a column by epoch. If all have the fewest digits that identify a float32, they are those.
 
     Else a gap of one unit in the last place would be wrong.
     """
+    single = not any(map(is_exact, texts.values()))
     with np.errstate(over="ignore"):
-        single = all(str(np.float32(text)) == text for text in texts.values() if math.isfinite(float(text)))
         return {epoch: float(np.float32(text) if single else text) for epoch, text in texts.items()}
 
 
@@ -114,8 +120,12 @@ class MetricsFile:
             self._rewrite()
 
     def sort(self, trainers: Sequence[str]) -> None:
-        """Sorts the rows by seed, then by trainer in the given order; parallel runs finish in any order."""
+        """Sorts the rows by seed, then by trainer in the given order, and the columns by the first row that has them.
+
+        Parallel runs finish in any order.
+        """
         self._rows.sort(key=lambda row: (int(row["seed"]), trainers.index(row["trainer"])))
+        self._columns = _columns(self._rows)
         self._rewrite()
 
     def _rewrite(self) -> None:
@@ -188,14 +198,17 @@ def _csv(rows: Sequence[Mapping[str, str]], columns: Sequence[str], *, header: b
     return text.getvalue()
 
 
-def read_metrics(path: Path) -> list[dict[str, str]]:
+def read_metrics(path: Path, content: bytes | None = None) -> list[dict[str, str]]:
     """Reads the rows of a ``metrics.csv`` as text; a blank value means missing.
+
+    Args:
+        content: what is read in place of the file's, if it is given.
 
     Raises:
         RecordError: if the file is missing or damaged; the message names the line.
     """
     try:
-        text = read_part(path).decode("utf-8")
+        text = (read_part(path) if content is None else content).decode("utf-8")
     except UnicodeError as error:
         raise RecordError(path, f"cannot be read ({error})") from None
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -234,8 +247,8 @@ def _is_count(text: str, least: int) -> bool:
 
 
 def as_number(text: str) -> float | None:
-    """The number that a text is; None if it is none."""
+    """The number that a text is, as programs write it; None if it is none."""
     try:
-        return float(text)
+        return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
         return None

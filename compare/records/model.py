@@ -314,7 +314,8 @@ def read_arrays(path: Path, content: bytes, owner: str = "") -> list[np.ndarray]
             found = str(arrays[OWNER]) if owner else ""
             read = [arrays[f"{i}"] for i in range(len(arrays) - bool(owner))]
     except Exception as error:  # zipfile, zlib and NumPy raise many exception types for a damaged file
-        raise RecordError(path, f"damaged ({error})") from None
+        reason = str(error).partition(". If you trust")[0]  # NumPy's advice on a pickle is none here
+        raise RecordError(path, f"damaged ({reason})") from None
     if found != owner:
         raise RecordError(path, "belongs to another run")
     return read

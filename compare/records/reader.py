@@ -118,10 +118,15 @@ def _verified(
     rows: dict[_Key, list[dict[str, str]]] = {}
     for row in read_metrics(metrics) if os.path.lexists(metrics) else []:
         rows.setdefault((row["trainer"], int(row["seed"])), []).append(row)
-    judged = read_run(folder).get("metrics_sha256") if (folder / "run.json").exists() else None
-    if judged is None and (unknown := rows.keys() - sidecars.keys()):  # copied without its records
+    run = read_run(folder) if (folder / "run.json").exists() else {}
+    judged, unknown = run.get("metrics_sha256"), rows.keys() - sidecars.keys()
+    trainers, seeds = {*(run.get("trainers") or ()), *(name for name, _ in sidecars)}, {seed for _, seed in sidecars}
+    for trainer, seed in sorted(key for key in unknown if key[0] not in trainers or key[1] not in seeds):
+        if sidecars and not complete:
+            raise RecordError(metrics, f"its rows of {trainer!r}, seed {seed} are of another run")
+    if judged is None and unknown:  # copied without its records
         trainer, seed = min(unknown)
-        if (folder / "run.json").exists() and trainer in (read_run(folder).get("trainers") or ()):
+        if trainer in (run.get("trainers") or ()):
             text = f"is missing, and with it the checksums of the rows of {trainer!r} in metrics.csv"
             raise RecordError(sidecar_path(stem_of(folder, trainer, seed)), text)
         text = f"its rows of {trainer!r} match no checksum, neither in records nor in run.json"
@@ -163,21 +168,20 @@ def recover(folder: Path, *, finished: bool = False) -> list[str]:
     """
     repairs = []
     metrics = folder / "metrics.csv"
-    for attempt in range(2):
+    try:
+        if metrics.exists():
+            read_metrics(metrics)
+    except RecordError as error:
+        content = b"" if metrics.is_dir() else read_part(metrics).rstrip(b"\n")
+        complete = content[: content.rfind(b"\n") + 1]
+        if finished or b"\n" not in complete:
+            raise
         try:
-            if metrics.exists():
-                read_metrics(metrics)
-            break
+            read_metrics(metrics, complete)
         except RecordError:
-            try:
-                content = read_part(metrics).rstrip(b"\n")
-            except RecordError:
-                content = b""
-            complete = content[: content.rfind(b"\n") + 1]
-            if finished or attempt or b"\n" not in complete:
-                raise
-            replace_file(metrics, complete)
-            repairs.append(f"{metrics}: the last line was damaged and removed; its epoch will be written again")
+            raise error from None
+        replace_file(metrics, complete)
+        repairs.append(f"{metrics}: the last line was damaged and removed; its epoch will be written again")
     sidecars = _sidecars(folder)
     _verified(folder, sidecars, complete=finished)
     for sidecar in sidecars.values():

@@ -392,15 +392,12 @@ def _noise(training: Training) -> str:
         return ""
     if noise.largest_ratio is None:
         return f"; rounding alone, measured with {_twins(noise)}, does not change {noise.variable} at all"
-    where = f"at the end of epoch {noise.epoch}"
-    if noise.step is not None:
-        where = f"at step {noise.step:,} of epoch {noise.epoch}"
     at_most = "" if noise.largest_ratio > noise.factor else "at most "
+    text = f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding"
+    if noise.largest_ratio > noise.factor**2:  # nobody asks where the limit is
+        return text
     measured = f"measured with {_twins(noise)}" if noise.twins else "measured by computing each step again"
-    return (
-        f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding ({where}, {measured}; up to "
-        f"{noise.factor:g} times counts as rounding)"
-    )
+    return f"{text} ({measured}; up to {noise.factor:g} times counts as rounding)"
 
 
 def _twins(noise: rounding.Noise) -> str:
