@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from made_up import RATE, judge_of, values_of
 
 import compare
 from compare.check.causes.loss import divided_by, scaled
+from compare.check.judge import _weights_added
 from compare.check.observation import Observation
 from compare.check.recipe import (
     BROADCAST,
@@ -285,3 +287,29 @@ def test_an_optimizer_that_was_written_by_hand_is_known_by_what_it_makes_of_the_
     assert found.kind == seen
     if update.since:
         assert found.quantities["since_step"] == update.since + 1
+
+
+def test_a_penalty_that_only_the_trainer_has_is_told_by_the_weights() -> None:
+    random = np.random.default_rng(0)
+    weights, right, others = (
+        [random.normal(size=shape).astype("float32") for shape in ((3, 4), (4,))] for _ in range(3)
+    )
+
+    def told(*factors: float, of: Any = weights, losses: Any = ()) -> dict[str, Any] | None:
+        case: Any = SimpleNamespace(
+            steps=[SimpleNamespace(state=[weights])],
+            threshold=1e-5,
+            observation=SimpleNamespace(name="loop", names=["kernel", "bias"]),
+            reference=SimpleNamespace(name="fit"),
+            replay=SimpleNamespace(model=SimpleNamespace(losses=losses)),
+        )
+        observed = [a + np.float32(factor) * w for a, w, factor in zip(right, of, factors, strict=True)]
+        seen = _weights_added(case, 0, observed, right)
+        return None if seen is None else dict(seen.quantities)
+
+    both = told(0.01, 0.01)
+    assert both is not None and both["factor"] == pytest.approx(0.01, rel=1e-3)
+    assert (both["variables"], both["penalized"]) == (["kernel", "bias"], False)
+    alone = told(0.01, 0.0, losses=[0.5])
+    assert alone is not None and (alone["variables"], alone["penalized"]) == (["kernel"], True)
+    assert [told(0.01, 0.0103), told(0.0, 0.0), told(0.01, 0.01, of=others)] == [None] * 3

@@ -706,7 +706,13 @@ def test_a_multiple_of_the_weights_that_is_added_to_gradients_is_said(of_bias: f
     other = replace(right, steps={**right.steps, STEP: events})
     both = replace(sides(other), close_ups=(right, other))
     found = locate(right, other, [TWIN], STEP, NAMES)
-    added = hint("weights-added", factor=pytest.approx(0.02), variables=["dense/kernel", "dense/bias"], line=None)
+    added = hint(
+        "weights-added",
+        factor=pytest.approx(0.02),
+        variables=["dense/kernel", "dense/bias"],
+        penalized=False,
+        line=None,
+    )
     assert hints(found, both) == ([added] if of_bias == 0.02 else [])
 
 

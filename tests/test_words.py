@@ -123,6 +123,12 @@ SIDES = {"side": "loop", "other": "fit"}
     ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},
      "before this step sampling has drawn random numbers 5 times in loop and 6 times in fit, so the next ones differ: "
      "one side calls the model more often, such as for validation; call it equally often in both"),
+    ("weights-added", {"factor": 0.02, "variables": ["w"], "penalized": False},
+     "the gradients of loop are those of fit plus 0.02 times the weights (w), as when weight decay or an L2 penalty is "
+     "added by hand; fit has neither in its loss"),
+    ("weights-added", {"factor": 0.02, "variables": ["w"], "penalized": True},
+     "the gradients of loop are those of fit plus 0.02 times the weights (w), as when weight decay or an L2 penalty is "
+     "added by hand, or those of model.losses twice"),
     ("other-epochs", {"epochs": 1, "expected": 2, "reference": "fit"},
      "loop trains 1 epoch(s), fit 2: check whether a callback or model.stop_training ends training"),
     ("other-epochs", {"epochs": 0, "expected": 2, "reference": "fit"},

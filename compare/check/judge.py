@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from compare.check.weight_gaps import RIGHT_LEAVES, ROUNDING, WeightGaps, segmen
 from compare.check.weights_only import search_by_weights
 from compare.engine.keras_generation import CLIPS_EACH_REPLICA
 from compare.watch.trace import CLIPPING
+
+PARALLEL = 0.01
+"""The relative difference up to which what is added to gradients, which are rounded, is a multiple of the weights."""
 
 
 def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
@@ -203,8 +207,27 @@ def _gradient_evidence(case: Case, recipe: Recipe) -> Measurement:
             scale = max(np.linalg.norm(a), np.linalg.norm(b))
             if scale and np.linalg.norm(a - b) > case.threshold * scale:
                 ratios[name] = _multiple(a, b)
-        return Measurement.of("gradient-off", step=i + 1, epoch=span.epoch, relative_error=off, multiples=ratios)
+        return _weights_added(case, i, observed, right) or Measurement.of(
+            "gradient-off", step=i + 1, epoch=span.epoch, relative_error=off, multiples=ratios
+        )
     return Measurement.of("gradients-off-together")
+
+
+def _weights_added(case: Case, i: int, observed: Sequence[Any], right: Sequence[Any]) -> Measurement | None:
+    """Gradients to which one multiple of the weights is added, as of a penalty that the loss should not have."""
+    added: dict[str, float] = {}
+    for name, a, b, weights in zip(case.observation.names, observed, right, case.steps[i].state[0], strict=False):
+        gap, size = np.asarray(a, np.float64) - b, float(np.vdot(weights, weights))
+        if np.linalg.norm(gap) > case.threshold * max(np.linalg.norm(a), np.linalg.norm(b)):
+            added[name] = float(np.vdot(gap, weights)) / size if size else 0.0
+            if not np.linalg.norm(gap - added[name] * weights) <= PARALLEL * np.linalg.norm(gap):
+                return None
+    factors = list(added.values())
+    if not factors or np.ptp(factors) > PARALLEL * max(map(abs, factors)):
+        return None
+    sides = {"side": case.observation.name, "other": case.reference.name}
+    penalized = bool(case.replay.model.losses)
+    return Measurement.of("weights-added", factor=factors[0], variables=list(added), penalized=penalized, **sides)
 
 
 def _multiple(a: np.ndarray, b: np.ndarray) -> float | str:

@@ -477,7 +477,8 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
     factors = [float(np.vdot(other[i] - right[i], weights[i]) / np.vdot(weights[i], weights[i])) for i in off]
     if np.ptp(factors) <= 0.01 * max(map(abs, factors)):
         line = _line_of(sides.other, sides.step, GRADIENTS)
-        yield Measurement.of("weights-added", factor=factors[0], variables=[names[i] for i in off], line=line)
+        variables = [names[i] for i in off]
+        yield Measurement.of("weights-added", factor=factors[0], variables=variables, penalized=False, line=line)
 
 
 def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:

@@ -673,7 +673,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "({variables:some}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a penalty "
     "that is computed outside of the tape",
     "weights-added": "the gradients of {side} are those of {other} plus {factor:.4g} times the weights "
-    "({variables:some}), as when weight decay or an L2 penalty is added by hand; {other} has neither in its loss",
+    "({variables:some}), as when weight decay or an L2 penalty is added by hand"
+    "{penalized:, or those of model.losses twice|; {other} has neither in its loss}",
     "steps-made": _steps_made,
     "follows": "{side} differs from step {step:,} of epoch {epoch} on, and this may follow from that{state:?, or that "
     "from this, which is compared at the end only}",
