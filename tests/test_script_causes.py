@@ -16,7 +16,7 @@ from compare.app.scripts_explain import _called_first, _earlier, _found
 from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
-from compare.check.causes.optimizer import kind_of_setting
+from compare.check.causes.optimizer import kind_of_setting, with_options
 from compare.check.judge_recorded import hints, name_causes, name_further
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
@@ -1065,6 +1065,19 @@ def test_the_line_that_made_an_optimizer_is_not_shown_for_a_rate_that_is_set_lat
     both = replace(given, traces=(traces[0], traces[1]), close_ups=(RIGHT, moved))
     (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
     assert (cause.id, cause.measurements["begun"], cause.source) == ("optimizer-differs", 0.1, None)
+
+
+def test_the_options_of_the_other_optimizer_are_written_out_where_they_are_known() -> None:
+    for settings, options in (
+        ({"learning_rate": [0.2, 0.1], "nesterov": [False, True]}, "learning_rate=0.1, nesterov=True"),
+        ({"weight_decay": [0.1, None]}, "weight_decay=None"),
+        ({"learning_rate": [0.1, {"class_name": "ExponentialDecay", "config": {}}]}, ""),
+        ({"learning_rate.config.decay_rate": [0.5, 0.9]}, ""),
+    ):
+        written = with_options(ADAM, settings)
+        assert written == (f"optimizer = tf.keras.optimizers.Adam(..., {options})" if options else "")
+    averaging = {**ADAM, "config": {**ADAM["config"], "use_ema": True}}
+    assert with_options(averaging, {"epsilon": [1e-3, 1e-7]}) == "", "which are to be taken over as well"
 
 
 def by_hand(moved: CloseUp, *optimizers: str) -> Variant:

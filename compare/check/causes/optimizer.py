@@ -400,9 +400,20 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         if isinstance(begun, float) and len(settings) == 1:
             remedy = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
             return "optimizer-differs", Variant({}, seen.but(begun=begun), remedy=remedy)
-    else:
-        seen = made_again(sides)
-    return ("optimizer-differs", Variant({}, seen)) if seen else None
+        return "optimizer-differs", Variant({}, seen, remedy="" if variables else with_options(right, settings))
+    again = made_again(sides)
+    return ("optimizer-differs", Variant({}, again)) if again else None
+
+
+def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]) -> str:
+    """An optimizer with the options of another one; empty where more is to be done than to write them."""
+    given = {name: value for name, (_, value) in settings.items()}
+    if right["config"].get("use_ema") or not all(map(str.isidentifier, given)):
+        return ""
+    if any(isinstance(value, Mapping) for value in given.values()):
+        return ""
+    options = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    return f"optimizer = tf.keras.optimizers.{right['class']}(..., {options})"
 
 
 def _updated_by_hand(sides: Sides, own: str, right: str) -> Variant:
