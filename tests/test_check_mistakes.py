@@ -249,6 +249,21 @@ def test_two_copies_of_a_shared_encoder_are_weights_that_are_not_shared(tensorfl
     assert "gradient-off" not in [each.kind for each in report.unexplained], report
 
 
+class OwnModel(Loop):
+    def begin(self):
+        import tensorflow as tf
+
+        super().begin()
+        self.model = tf.keras.models.clone_model(self.model)
+        self.optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
+        self.optimizer.build(self.model.trainable_variables)
+
+
+def test_a_loop_with_a_model_of_its_own_has_this_cause_alone(tensorflow):
+    (cause,) = checker(labelled).check(OwnModel()).training
+    assert (cause.id, cause.measurements["count"]) == ("weights-not-shared", 4)
+
+
 class EagerSquashed(Loop):
     eager = True
 

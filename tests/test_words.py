@@ -129,6 +129,8 @@ SIDES = {"side": "loop", "other": "fit"}
     ("weights-added", {"factor": 0.02, "variables": ["w"], "penalized": True},
      "the gradients of loop are those of fit plus 0.02 times the weights (w), as when weight decay or an L2 penalty is "
      "added by hand, or those of model.losses twice"),
+    ("weights-never-change", {"zero": None, "batch": 8},
+     "the weights never change: no optimizer is ever applied (the check's batches have 8 examples at most)"),
     ("other-epochs", {"epochs": 1, "expected": 2, "reference": "fit"},
      "loop trains 1 epoch(s), fit 2: check whether a callback or model.stop_training ends training"),
     ("other-epochs", {"epochs": 0, "expected": 2, "reference": "fit"},

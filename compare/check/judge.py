@@ -100,6 +100,8 @@ def _judge_facts(case: Case, judgement: Judgement, all_match: bool) -> None:
         if (evidence := cause.fact(case)) is not None:
             judgement.mark_wrong(certain=True)
             judgement.causes[cause.id] = evidence
+    if "weights-not-shared" in judgement.causes:  # so the model from run.build() never changes
+        judgement.causes.pop("variables-not-trained", None)
 
 
 def _judge_epoch_ends(case: Case, judgement: Judgement) -> None:

@@ -57,6 +57,7 @@ class ProbeRun(Run):
         self._lock = threading.Lock()
         self._waiting: list[list[Any]] = [[] for _ in range(self.observation.replicas)]
         self._optimizers: list[Any] = []
+        self._foreign: set[int] = set()
         self._rate = 0.0
         self._variables: list[Any] = []
         self._index: dict[int, int] = {}
@@ -117,10 +118,10 @@ class ProbeRun(Run):
             self.observation.compiled = True
             return
         by_variable: list[Any] = [None] * self.observation.trainable
+        self._foreign |= {id(container(v)) for v, place in zip(variables, positions, strict=True) if place is None}
+        self.observation.foreign = len(self._foreign)
         for gradient, position in zip(gradients, positions, strict=False):
-            if position is None:
-                self.observation.foreign += 1
-            elif gradient is not None:
+            if position is not None and gradient is not None:
                 by_variable[position] = gradient
         present = [i for i, gradient in enumerate(by_variable) if gradient is not None]
         scalars = [

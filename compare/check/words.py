@@ -149,9 +149,9 @@ def _output_weights(*, expected: Mapping[str, float], **_: Any) -> str:
     return f"the outputs' losses all have weight 1, not {given}"
 
 
-def _never_change(*, zero: str | None, **_: Any) -> str:
+def _never_change(*, zero: str | None, batch: int = 0, **_: Any) -> str:
     why = {
-        None: "no optimizer is ever applied",
+        None: f"no optimizer is ever applied (the check's batches have {batch:,} examples at most)",
         "updates": "its updates are zero",
         "gradients": "all gradients are zero",
         "losses": "its loss is 0 in every step, and so are all gradients",

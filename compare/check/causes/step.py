@@ -276,7 +276,7 @@ def _never_changes(case: Case) -> Measurement | None:
     if not any(changed_variables(case.reference.initial, state, trainable) for state in expected):
         return None
     if not observation.optimizer_steps:
-        return Measurement.of("weights-never-change", zero=None)
+        return Measurement.of("weights-never-change", zero=None, batch=case.replay.global_batch_size)
     any_gradient = any(np.any(case.effective[i][0]) for i in range(len(case.steps)))
     seen = observation.inside.steps if observation.inside else None
     losses = {loss_of(seen, step) for step in seen.steps} if seen else set()
