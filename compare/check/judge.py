@@ -19,13 +19,11 @@ from compare.check.optimizer_replay import clipped_gradients, residuals, roundin
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.report import Fit
 from compare.check.search import MUCH_BETTER, find_explanations, recognisers
+from compare.check.stages import common_multiple, parallel, relative_gap
 from compare.check.weight_gaps import RIGHT_LEAVES, ROUNDING, WeightGaps, segments
 from compare.check.weights_only import search_by_weights
 from compare.engine.keras_generation import CLIPS_EACH_REPLICA
 from compare.watch.trace import CLIPPING
-
-PARALLEL = 0.01
-"""The relative difference up to which what is added to gradients, which are rounded, is a multiple of the weights."""
 
 
 def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
@@ -217,19 +215,17 @@ def _gradient_evidence(case: Case, recipe: Recipe) -> Measurement:
 
 def _weights_added(case: Case, i: int, observed: Sequence[Any], right: Sequence[Any]) -> Measurement | None:
     """Gradients to which one multiple of the weights is added, as of a penalty that the loss should not have."""
-    added: dict[str, float] = {}
-    for name, a, b, weights in zip(case.observation.names, observed, right, case.steps[i].state[0], strict=False):
-        gap, size = np.asarray(a, np.float64) - b, float(np.vdot(weights, weights))
-        if np.linalg.norm(gap) > case.threshold * max(np.linalg.norm(a), np.linalg.norm(b)):
-            added[name] = float(np.vdot(gap, weights)) / size if size else 0.0
-            if not np.linalg.norm(gap - added[name] * weights) <= PARALLEL * np.linalg.norm(gap):
-                return None
-    factors = list(added.values())
-    if not factors or np.ptp(factors) > PARALLEL * max(map(abs, factors)):
+    added = {
+        name: (np.asarray(a, np.float64) - b, weights)
+        for name, a, b, weights in zip(case.observation.names, observed, right, case.steps[i].state[0], strict=False)
+        if relative_gap(a, b) > case.threshold
+    }
+    if not all(parallel(*pair) for pair in added.values()) or not (factor := common_multiple(list(added.values()))):
         return None
-    sides = {"side": case.observation.name, "other": case.reference.name}
-    penalized = bool(case.replay.model.losses)
-    return Measurement.of("weights-added", factor=factors[0], variables=list(added), penalized=penalized, **sides)
+    given = {"variables": list(added), "penalized": bool(case.replay.model.losses)}
+    return Measurement.of(
+        "weights-added", factor=factor, side=case.observation.name, other=case.reference.name, **given
+    )
 
 
 def _multiple(a: np.ndarray, b: np.ndarray) -> float | str:
@@ -269,13 +265,6 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
     floor = max([EPSILON, *rounding_noise(replay, steps, right)])
     off = residuals(replay, steps, simulate(replay, steps, right))
     largest, threshold = max(off, default=0.0), ROUNDING * floor
-    hidden = largest <= threshold
-    # Other settings of the optimizer, which it says itself, may do less than counts as rounding.
-    read = settings_read(case) if hidden and largest > RIGHT_LEAVES * floor else []
-    if hidden and not read:
-        judgement.add_fit("updates", largest, threshold)
-        _judge_replica_gradients(case, judgement, right)
-        return
 
     def residual(update: Update) -> float:
         try:
@@ -283,16 +272,19 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
         except (TypeError, ValueError, AttributeError, IndexError):
             return float("inf")
 
-    if hidden:
-        search = find_explanations(
-            right, [(CATALOGUE["optimizer-differs"], lambda _: read)], residual, largest * MUCH_BETTER
-        )
+    if largest <= threshold:
+        # Other settings of the optimizer, which it says itself, may do less than counts as rounding.
+        read = settings_read(case) if largest > RIGHT_LEAVES * floor else []
+        of_settings = [(CATALOGUE["optimizer-differs"], lambda _: read)]
+        search = find_explanations(right, of_settings, residual, largest * MUCH_BETTER)
+        if not search.explanations:
+            judgement.add_fit("updates", largest, threshold)
+            _judge_replica_gradients(case, judgement, right)
+            return
     else:
         # If a step has several optimizers with different settings, no one of them describes the update.
         candidates = [] if case.several_optimizers else recognisers("update", case)
         search = find_explanations(right, candidates, residual, threshold)
-    if hidden and not search.explanations:
-        return
     judgement.add_fit("updates", largest, threshold, search)
     named = judgement.add_explanation(search.explanations, largest, "updates", len(steps))
     if not named and not search.explanations:

@@ -54,9 +54,11 @@ from compare.check.stages import (
     Located,
     both_losses,
     calls_of,
+    common_multiple,
     example_rows,
     gradients_of,
     locate,
+    parallel,
     relative_gap,
 )
 from compare.check.used import used_by
@@ -469,16 +471,15 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
         return
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
-    if not off or not all(_parallel(right[i] - other[i], weights[i]) for i in off):
+    if not off or not all(parallel(right[i] - other[i], weights[i]) for i in off):
         return
     if penalty_of(sides.right, sides.step):
         yield Measurement.of("apart-by-weights", variables=[names[i] for i in off])
         return
-    factors = [float(np.vdot(other[i] - right[i], weights[i]) / np.vdot(weights[i], weights[i])) for i in off]
-    if np.ptp(factors) <= 0.01 * max(map(abs, factors)):
+    if factor := common_multiple([(other[i] - right[i], weights[i]) for i in off]):
         line = _line_of(sides.other, sides.step, GRADIENTS)
         variables = [names[i] for i in off]
-        yield Measurement.of("weights-added", factor=factors[0], variables=variables, penalized=False, line=line)
+        yield Measurement.of("weights-added", factor=factor, variables=variables, penalized=False, line=line)
 
 
 def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:
@@ -497,8 +498,3 @@ def _keeps_gradients(sides: Sides) -> bool:
         and right.keys() == now.keys() == before.keys()
         and equal_gradients(right, {i: now[i] - before[i] for i in now})
     )
-
-
-def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
-    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
-    return bool(norms) and abs(float(np.vdot(a, b))) >= (1 - 1e-4) * norms

@@ -189,6 +189,18 @@ def relative_gap(a: Any, b: Any, min_scale: float = 0.0) -> float:
     return 0.0 if np.array_equal(a, b, equal_nan=True) else distance([a], [b], min_scale)
 
 
+def parallel(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether one array is a multiple of the other, within what rounding may do to a small difference."""
+    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    return bool(norms) and abs(float(np.vdot(a, b))) >= (1 - 1e-4) * norms
+
+
+def common_multiple(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
+    """The factor by which the first of each pair of parallel arrays is the second; 0 if they have no common one."""
+    factors = [float(np.vdot(a, b) / np.vdot(b, b)) for a, b in pairs]
+    return factors[0] if factors and np.ptp(factors) <= 0.01 * max(map(abs, factors)) else 0.0
+
+
 def _compared(a: Any, b: Any, twins: Sequence[Any]) -> tuple[float, float]:
     """How far two arrays are apart, and how far rounding puts them; both relative to the larger norm of the two.
 
