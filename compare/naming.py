@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,12 @@ def label(thing: Any) -> str:
 def is_file(wanted: str) -> bool:
     """Whether a name means a Python file, with or without an attribute."""
     return source_and_attribute(wanted)[0].endswith(".py")
+
+
+def refuse_missing(path: str | Path) -> None:
+    """Raises a RequestError if a Python file is not there."""
+    if not os.path.isfile(path):  # of a name that is too long, too
+        raise RequestError(f"{shown_path(path)}: there is no such file")
 
 
 def source_and_attribute(wanted: str) -> tuple[str, str]:

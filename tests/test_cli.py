@@ -664,6 +664,16 @@ def test_a_refused_request_leaves_no_folder(
     assert "gone.py: there is no such file" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "given", [["--experiment", "gone.py"], ["check", "--experiment", "task.py", "--trainers", "fit", "gone.py:Loop"]]
+)
+def test_a_file_that_is_not_there_is_refused_before_tensorflow_is_imported(tmp_path: Path, given: list[str]) -> None:
+    (tmp_path / "task.py").write_text("")
+    code = f"import sys; from compare.app.cli import main; main({given}); print('tensorflow' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (ended.stdout, "gone.py: there is no such file" in ended.stderr) == ("False\n", True)
+
+
 @pytest.mark.parametrize("reports", ["file", "file/below", "dangling"])
 def test_reports_that_cannot_be_a_folder_are_refused(refuse: Refuse, tmp_path: Path, reports: str) -> None:
     (tmp_path / "file").write_text("precious")

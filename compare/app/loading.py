@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-import os
 import reprlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from compare.anew import shared_state
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import built_in
-from compare.naming import did_you_mean, distinct, is_file, shown_path, source_and_attribute
+from compare.naming import did_you_mean, distinct, is_file, refuse_missing, shown_path, source_and_attribute
 from compare.reporting.terminal import tell
 from compare.request import EXPERIMENTS, TRAINERS, Task
 from compare.trainer import Trainer
@@ -138,8 +137,7 @@ def _attribute(module: Any, attribute: str, source: str) -> Any:
 
 
 def _file_module(path: Path) -> Any:
-    if not os.path.isfile(path):
-        raise RequestError(f"{shown_path(path)}: there is no such file")
+    refuse_missing(path)
     spec = importlib.util.spec_from_file_location(f"user_file_{path.stem}", path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
