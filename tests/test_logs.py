@@ -323,7 +323,7 @@ def test_a_log_that_cannot_be_read_is_one_line(
 
 
 def test_equal_texts_are_equal_numbers_whatever_the_digits_beside_them(tmp_path: Path) -> None:
-    one = csv(tmp_path / "fit.csv", {"loss": ["0.7123456", "1e-1", "0.5123456"]})
+    one = csv(tmp_path / "fit.csv", {"loss": ["0.7123456", "0.1", "0.5123456"]})
     other = csv(tmp_path / "loop.csv", {"loss": ["0.7123456", "0.1", "0.51234567891"]})
     (fit,), (loop,) = read_sides([str(one), str(other)]).values()
     gaps = [loop.epochs[epoch]["loss"] - fit.epochs[epoch]["loss"] for epoch in (1, 2, 3)]
