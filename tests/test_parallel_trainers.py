@@ -170,7 +170,7 @@ def test_results_equal_those_of_one_after_the_other_on_as_many_threads(
 @pytest.mark.parametrize(
     ("trainer", "says"),
     [
-        ("Dies", "its process died"),
+        ("Dies", "the process of dies died"),
         ("Exits", "ProcessExit: os._exit(0)"),
         pytest.param("Raises", "LookupError: nothing here", marks=pytest.mark.slow),
     ],
