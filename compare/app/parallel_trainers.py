@@ -30,7 +30,7 @@ from compare.app.train import Event, Tell, listeners_of, outcome_of
 from compare.engine.tf_config import this_task
 from compare.errors import MAY_PASS, EndedEarlyError, TrainerFailedError
 from compare.modes import Trained, Training
-from compare.records import INITIAL, End, InitialWeights, MetricsFile, StepRecord
+from compare.records import INITIAL, End, InitialWeights, StepRecord
 from compare.records.run_json import RunJson
 from compare.reporting.jupyter import side_by_side
 from compare.reporting.live import UNLIMITED
@@ -139,7 +139,8 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
         executor.shutdown(wait=True, kill_workers=True)  # type: ignore[call-arg] # loky's
         for listener in listeners.values():
             listener.recorder.flush()
-    MetricsFile(folder / "metrics.csv").sort(list(session.trainers))
+    for listener in list(listeners.values())[:1]:  # all share the file; in memory, each row has its own order
+        listener.recorder.metrics.sort(list(session.trainers))
 
 
 OTHER_DATA = "other data"

@@ -49,7 +49,7 @@ class Recorder:
     def __init__(
         self, folder: Path, metrics: MetricsFile, trainer: str, seed: int, live: Sink = lambda record: None
     ) -> None:
-        self._metrics, self._live = metrics, live
+        self.metrics, self._live = metrics, live
         self._folder, self._trainer, self._seed = folder, trainer, seed
         self._sidecar = Sidecar.of(folder, trainer, seed)
         self._stem = self._sidecar.stem
@@ -62,8 +62,8 @@ class Recorder:
         """Deletes all records after a place; ``BEGINNING`` deletes all records."""
         epoch = place[0] - (place[1] != EPOCH_END)
         self._pending.clear()
-        with self._metrics.lock:
-            self._metrics.rewind(self._trainer, self._seed, epoch)
+        with self.metrics.lock:
+            self.metrics.rewind(self._trainer, self._seed, epoch)
         sidecar = sidecar_path(self._stem)
         if sidecar.exists():
             self._sidecar = replace(read_sidecar(sidecar).up_to(place), run=self._sidecar.run)
@@ -74,7 +74,7 @@ class Recorder:
 
     def keep_costs(self, costs: dict[str, Any]) -> None:
         """Writes the trainer's costs so far (see ``compare.engine.costs``)."""
-        with self._metrics.lock:
+        with self.metrics.lock:
             add_costs(self._folder / COSTS, self._trainer, self._seed, costs)
 
     def end(self, end: End) -> None:
@@ -102,14 +102,14 @@ class Recorder:
             weights = weights | {epoch: zlib.crc32(content)}
             replace_file(weights_path(self._stem, epoch), content)
         types = {name: "float32" if is_float32(value) else "float64" for name, value in record.logs.items()}
-        row = self._metrics.row(self._trainer, self._seed, record)
+        row = self.metrics.row(self._trainer, self._seed, record)
         self._write_sidecar(
             reported=known.reported | {epoch: types},
             rows_sha256=known.rows_sha256 | {epoch: checksum(row)},
             weights_crc32=weights,
         )
-        with self._metrics.lock:
-            self._metrics.append(row)
+        with self.metrics.lock:
+            self.metrics.append(row)
 
     def flush(self) -> None:
         """Writes the fingerprints that do not count yet, for example those of an interrupted epoch."""
