@@ -66,7 +66,7 @@ def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict
                     reports[name] = check(session.trainers[name])
     for name in [name for name, report in reports.items() if _made_no_step(report, different[name].candidate)]:
         del reports[name]
-        tell(session.console, f"{name} makes no step of the short check's few examples, which so says nothing of it.")
+        tell(session.console, f"{name} makes no step in the short check, whose batches are small: it cannot say why.")
     for name, report in reports.items():
         if not report.training:
             pair, callbacks = different[name], callback_names(session.task.experiment)

@@ -49,6 +49,6 @@ from compare.records.model import (
     read_file,
     step_dtype,
 )
-from compare.records.reader import has_records, hashes_at, kept, read_records, read_rows, recover
+from compare.records.reader import has_records, hashes_at, kept, read_numbers, read_records, read_rows, recover
 from compare.records.recorder import InitialWeights, Recorder
 from compare.records.run_json import read_verdict, write_verdict

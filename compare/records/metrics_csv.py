@@ -59,19 +59,13 @@ def shortest(value: float) -> str:
     return repr(float(value))
 
 
-def is_exact(text: str) -> bool:
-    """Whether a decimal is not the shortest one of a float32."""
-    with np.errstate(over="ignore"):
-        return math.isfinite(float(text)) and str(np.float32(text)) != text
-
-
 def exact_column(texts: Mapping[int, str]) -> dict[int, float]:
     """The values of a column by epoch. If all have the fewest digits that identify a float32, they are those.
 
     Else a gap of one unit in the last place would be wrong.
     """
-    single = not any(map(is_exact, texts.values()))
     with np.errstate(over="ignore"):
+        single = all(str(np.float32(text)) == text for text in texts.values() if math.isfinite(float(text)))
         return {epoch: float(np.float32(text) if single else text) for epoch, text in texts.items()}
 
 

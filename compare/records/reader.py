@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,23 @@ def read_records(folder: Path) -> list[Record]:
             raise RecordError(sidecar_path(stem_of(folder, *key)), "is missing")
         sidecar = sidecars[key]
         steps, variables, stem = sidecar.steps(), sidecar.variables, sidecar.stem
-        logs = {int(row["epoch"]): _logs(row, sidecar.reported, metrics) for row in rows.get(key, [])}
+        logs = _numbers(sidecar, rows.get(key, []), metrics)
         ended = steps["epoch"][steps["step"] == EPOCH_END].tolist()
         for epoch in sorted(logs.keys() - ended):
             raise RecordError(steps_path(stem), f"damaged, the end of epoch {epoch} is missing")
         records.append(Record(*key, variables, steps, logs, stem, sidecar.end, sidecar.weights_crc32))
     return records
+
+
+def read_numbers(folder: Path) -> dict[_Key, dict[int, dict[str, float]]]:
+    """The reported numbers of a run's records, by trainer and seed and by epoch, without what was seen of weights."""
+    sidecars = _sidecars(folder)
+    rows = _verified(folder, sidecars)
+    return {key: _numbers(each, rows.get(key, []), folder / "metrics.csv") for key, each in sidecars.items()}
+
+
+def _numbers(sidecar: Sidecar, rows: Sequence[Mapping[str, str]], path: Path) -> dict[int, dict[str, float]]:
+    return {int(row["epoch"]): _logs(row, sidecar.reported, path) for row in rows}
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:
@@ -121,9 +132,10 @@ def _verified(
     run = read_run(folder) if (folder / "run.json").exists() else {}
     judged, unknown = run.get("metrics_sha256"), rows.keys() - sidecars.keys()
     trainers, seeds = {*(run.get("trainers") or ()), *(name for name, _ in sidecars)}, {seed for _, seed in sidecars}
-    for trainer, seed in sorted(key for key in unknown if key[0] not in trainers or key[1] not in seeds):
-        if sidecars and not complete:
-            raise RecordError(metrics, f"its rows of {trainer!r}, seed {seed} are of another run")
+    foreign = [key for key in unknown if key[0] not in trainers or key[1] not in seeds]
+    if foreign and sidecars and not complete:
+        trainer, seed = min(foreign)
+        raise RecordError(metrics, f"its rows of {trainer!r}, seed {seed} are of another run")
     if judged is None and unknown:  # copied without its records
         trainer, seed = min(unknown)
         if trainer in (run.get("trainers") or ()):

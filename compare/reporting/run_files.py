@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from compare.records import COSTS, RecordError, has_records, read_costs, read_records, read_rows
+from compare.records import COSTS, RecordError, has_records, read_costs, read_numbers, read_rows
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, Curves, columns_of
 from compare.records.run_json import read_run
 from compare.reporting.sentences import worst_first
@@ -87,10 +87,10 @@ class RunFiles:
     def curves(self) -> Curves:
         """The columns of ``metrics.csv`` as numbers, by trainer and seed; records know their float types."""
         curves = columns_of(self.rows)
-        for record in read_records(self.folder) if has_records(self.folder) else ():
-            for epoch, numbers in record.logs.items():
+        for key, epochs in read_numbers(self.folder).items():
+            for epoch, numbers in epochs.items():
                 for name, value in numbers.items():
-                    curves[record.trainer, record.seed][name][epoch] = value
+                    curves[key][name][epoch] = value
         return curves
 
     @cached_property

@@ -193,8 +193,8 @@ class Here(threading.local):
         losses: what gradients were taken of since then.
         last: the event that was last added to a graph.
         clip: the script's line that has limited gradients since they were taken.
-        taken: the variables that gradients were taken of since, and these, by id; not what was then changed by hand.
-        by_hand: the training that changes by hand make a step of; None before the first one.
+        taken: the gradients taken since, with their variables, by id; without those that were then changed by hand.
+        by_hand: the training of which changes by hand make a step; None before the first of them.
     """
 
     tapes = 0
@@ -461,17 +461,14 @@ class Observer:
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
         """Keeps what a loss depends on, and the gradients: a script without optimizers changes it by hand."""
-        watched = () if self._has_optimizers or self._here.by_hand is not None else tape.watched_variables()
+        if self._has_optimizers:
+            return original(tape, target, sources, *args, **options)
+        watched = () if self._here.by_hand is not None else tape.watched_variables()
         gradients = original(tape, target, sources, *args, **options)
-        if not self._has_optimizers:
-            given = zip(tf.nest.flatten(gradients), tf.nest.flatten(sources), strict=False)
-            pairs = [*((None, each) for each in watched), *self._here.taken.values(), *given]
-            of = {
-                id(container(each)): (gradient, each)
-                for gradient, each in pairs
-                if isinstance(each, tf.Variable | Variable)
-            }
-            self._here.taken = of
+        given = zip(tf.nest.flatten(gradients), tf.nest.flatten(sources), strict=False)
+        pairs = [*((None, each) for each in watched), *self._here.taken.values(), *given]
+        known = [pair for pair in pairs if isinstance(pair[1], tf.Variable | Variable)]
+        self._here.taken = {id(container(each)): (gradient, each) for gradient, each in known}
         return gradients
 
     def _assign(self, original: Any, variable: Any, *args: Any, **options: Any) -> Any:
@@ -485,7 +482,9 @@ class Observer:
         by_hand = None
         if here.by_hand is None:
             gradients, variables = map(list, zip(*here.taken.values(), strict=True))
-            by_hand = self._by_hand.setdefault(frozenset(here.taken), eagerly(ByHand))
+            if (key := frozenset(here.taken)) not in self._by_hand:
+                self._by_hand[key] = eagerly(ByHand)
+            by_hand = self._by_hand[key]
             here.by_hand = self._begin_update(by_hand, gradients, variables)
         with self.initial.aside():
             if by_hand is not None:
