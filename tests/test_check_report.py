@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from compare.check import Report
 from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
-from compare.check.report import REPORTING, TRAINING, merged, named
+from compare.check.report import REPORTING, TRAINING, merged
 from compare.check.stages import Located
 from compare.records import EPOCH_END, INITIAL, Record
 from compare.verdict.model import Comparison, Reporting, StageValues, Training
@@ -71,7 +72,8 @@ def report(verdict="identical", reporting="identical", findings=(), replicas=1, 
 
 
 def finding(id="loss-summed", kind=TRAINING, factor=2):
-    return named(id, kind, "mine", Measurement.of("loss-factor", factor=factor), "do this")
+    found = CATALOGUE[id].found("mine", Measurement.of("loss-factor", factor=factor), remedy="do this")
+    return replace(found, kind=kind)
 
 
 def test_the_catalogue_has_every_cause_of_the_interfaces_and_no_other():
@@ -127,7 +129,7 @@ def test_a_check_that_saw_no_step_says_nothing_of_a_run_with_steps(tensorflow):
     from compare.app.diagnose import _made_no_step
 
     never, other = (
-        report("different", findings=[named("variables-not-trained", TRAINING, "mine", seen, "")])
+        report("different", findings=[CATALOGUE["variables-not-trained"].found("mine", seen)])
         for seen in (Measurement.of("weights-never-change", zero=None), Measurement.of("no-gradient", variables=["w"]))
     )
     for steps, nothing in (([INITIAL, 1, 2, EPOCH_END], True), ([INITIAL, EPOCH_END], False)):

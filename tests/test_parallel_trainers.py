@@ -20,8 +20,9 @@ from rich.console import Console
 
 from compare.app import parallel_trainers, processes, session
 from compare.app.parallel_trainers import EarlyChecks, at_once, hearing, why_not, worker_of
+from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
-from compare.check.report import Report, named
+from compare.check.report import Report
 from compare.errors import RequestError
 from compare.options import as_json, request
 from compare.records import read_json, read_metrics, read_records, read_verdict, write_checked
@@ -368,7 +369,7 @@ def test_other_data_in_each_process_are_noticed_and_a_difference_is_said_at_once
 
 
 def test_what_an_early_check_finds_is_printed_while_training_goes_on_only(tmp_path: Path) -> None:
-    finding = named("loss-scaled", "training", "loop", Measurement.of("loss-factor", factor=2), "loss")
+    finding = CATALOGUE["loss-scaled"].found("loop", Measurement.of("loss-factor", factor=2), remedy="loss")
     comparison = Comparison("loop", Training("different", 1.0, None, 1), Reporting("identical", {}))
     report = Report("fit", (1,), comparison, findings=(finding,))
     done: Future[Any] = Future()

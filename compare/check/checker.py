@@ -29,7 +29,7 @@ from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.recorded import drawn_more_often
 from compare.check.replay import Replay
-from compare.check.report import REPORTING, TRAINING, Report, named
+from compare.check.report import REPORTING, TRAINING, Report
 from compare.check.stages import EXAMPLES, PREDICTIONS, Located, calls_of
 from compare.check.weight_gaps import ROUNDING, drift
 from compare.check.weights_only import why_no_gradients
@@ -222,7 +222,7 @@ class Checker:
             return report
         side = report.comparison.candidate
         of_run = OF_RUN if report.distributed else OF_RUN_ALONE
-        found = [named(id, TRAINING, side, seen, of_run + CATALOGUE[id].remedy) for id, seen in causes]
+        found = [CATALOGUE[id].found(side, seen, remedy=of_run + CATALOGUE[id].remedy) for id, seen in causes]
         return replace(report, findings=(*found, *report.findings), unexplained=tuple(evidence), certain=True)
 
     def _same_gradients(self, candidate: Observation) -> bool:
@@ -263,7 +263,7 @@ class Checker:
         case = Case(candidate, reference_case.replay, self.reference, reference_case)
         same = training.verdict == IDENTICAL and not hidden
         judgement = expected if same else judge_training(case, expected)
-        findings = self._findings(TRAINING, judgement, expected, case)
+        findings = self._findings(judgement, expected, case)
         evidence = [each for each, metric in judgement.evidence if (each, metric) not in expected.evidence]
 
         if same:
@@ -323,7 +323,7 @@ class Checker:
         judgement = judge_reporting(case, recipe, keys)
         reference_case, of_reference = self._judged  # type: ignore[misc]  # _explain has made sure that there is one
         expected = judge_reporting(reference_case, of_reference.recipe, keys)
-        findings = self._findings(REPORTING, judgement, expected, case)
+        findings = self._findings(judgement, expected, case)
         # If the replay cannot explain the reference's number either, only a gap with equal weights is a difference.
         abstained = judgement.unexplained & expected.unexplained
         distant = {key for key in abstained if not _nearly_equal(records, key)}
@@ -346,14 +346,14 @@ class Checker:
             fits=(*report.fits, *judgement.fits),
         )
 
-    def _findings(self, kind: str, judgement: Judgement, expected: Judgement, case: Case) -> list[Finding]:
+    def _findings(self, judgement: Judgement, expected: Judgement, case: Case) -> list[Finding]:
         """The causes that affect only one of the candidate (``judgement``) and the reference (``expected``)."""
         shared = set(judgement.causes.keys() & expected.causes.keys())
         if judgement.recipe == expected.recipe:
             shared |= expected.gradient_causes  # the candidate computes its gradients as the reference does
         sides = (case.observation.name, judgement), (self.reference.name, expected)
         return [
-            named(id, kind, side, evidence, judged.remedies.get(id) or CATALOGUE[id].remedy_for(case.used))
+            CATALOGUE[id].found(side, evidence, used=case.used, remedy=judged.remedies.get(id, ""))
             for side, judged in sides
             for id, evidence in judged.causes.items()
             if id not in shared

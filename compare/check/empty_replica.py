@@ -12,14 +12,15 @@ from compare.check.measurement import Measurement
 from compare.check.observation import Observation, OptimizerStep
 from compare.check.observe import observe
 from compare.check.recipe import distance
-from compare.check.report import REPORTING, TRAINING, Report, named
+from compare.check.report import REPORTING, Report
 from compare.engine.run import TrainingTask
 from compare.trainer import Trainer
 from compare.user_errors import describe
-from compare.verdict.model import Finding, NotApplicable
+from compare.verdict.model import NotApplicable
 from compare.verdict.outcomes import DIFFERENT
 
 PROBE = "empty replica"
+CAUSE = CATALOGUE["empty-replica-batch"]
 
 
 class EmptyReplicaProbe:
@@ -56,7 +57,7 @@ class EmptyReplicaProbe:
             return replace(
                 report,
                 comparison=replace(comparison, training=training),
-                findings=(_finding(TRAINING, trainer, evidence), *report.findings),
+                findings=(CAUSE.found(trainer.name, evidence), *report.findings),
                 certain=True,
             )
         if evidence := wrong_number(self._observed, candidate):
@@ -64,7 +65,7 @@ class EmptyReplicaProbe:
             return replace(
                 report,
                 comparison=replace(comparison, reporting=reporting),
-                findings=(*report.findings, _finding(REPORTING, trainer, evidence)),
+                findings=(*report.findings, replace(CAUSE.found(trainer.name, evidence), kind=REPORTING)),
             )
         return report
 
@@ -105,8 +106,3 @@ def summed_gradient(step: OptimizerStep) -> np.ndarray:
     variables = zip(*step.gradients, strict=True)
     dense = [[np.asarray(g).astype(np.float64) for g in replicas if g is not None] for replicas in variables]
     return np.concatenate([np.sum(replicas, axis=0).ravel() for replicas in dense if replicas] or [np.zeros(0)])
-
-
-def _finding(kind: str, trainer: Trainer, evidence: Measurement) -> Finding:
-    cause = CATALOGUE["empty-replica-batch"]
-    return named(cause.id, kind, trainer.name, evidence, cause.remedy)

@@ -40,7 +40,6 @@ from compare.check.recorded import (
     steps_of_epoch,
     with_own_predictions,
 )
-from compare.check.report import named
 from compare.check.search import find_explanations
 from compare.check.sides import Sides
 from compare.check.stages import (
@@ -178,13 +177,14 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
         return _made_at(trace, variant.evidence) or seen
 
     return [
-        named(
-            cause.id,
-            cause.kind,
-            sides.right_name if variant.by_right else sides.other_name,
-            sides.named(variant.evidence, by_right=variant.by_right).but(**place),
-            variant.remedy or cause.remedy_for(used),
-            source(cause, variant),
+        replace(
+            cause.found(
+                sides.right_name if variant.by_right else sides.other_name,
+                sides.named(variant.evidence, by_right=variant.by_right).but(**place),
+                used=used,
+                remedy=variant.remedy,
+            ),
+            source=source(cause, variant),
         )
         for cause, variant in explanation
     ]
@@ -253,14 +253,13 @@ def name_copies(sides: Sides) -> list[Finding]:
     if not more or Counter(shapes) != Counter(variable.shape for variable in more):
         return []
     copies, names = sides.names[copying], list(dict.fromkeys(shared.values()))
-    cause = CATALOGUE["weights-not-shared"]
     seen = Measurement.of(
         "copies",
         side=copies, other=sides.names[sharing], variables=[each.name for each in more], layers=names,
         times=calls[names[0]],
     )  # fmt: skip
-    remedy = cause.remedy_for(used_by(*reversed(sides.traces) if copying else sides.traces))
-    return [named(cause.id, cause.kind, copies, seen, remedy)]
+    used = used_by(*reversed(sides.traces) if copying else sides.traces)
+    return [CATALOGUE["weights-not-shared"].found(copies, seen, used=used)]
 
 
 def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
@@ -279,8 +278,7 @@ def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
         seen = Measurement.of("changed-after-training", callbacks=[RESTORES], **of)
     else:
         return []
-    remedy = remedy or CATALOGUE[cause].remedy_for(used_by(traces[1 - right], trace))
-    return [named(cause, CATALOGUE[cause].kind, side, seen, remedy)]
+    return [CATALOGUE[cause].found(side, seen, used=used_by(traces[1 - right], trace), remedy=remedy)]
 
 
 def hints(located: Located, sides: Sides) -> list[Measurement]:

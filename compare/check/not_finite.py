@@ -14,7 +14,7 @@ import numpy as np
 from compare.check.causes import CATALOGUE
 from compare.check.causes.not_finite import REMEDIES
 from compare.check.measurement import Measurement
-from compare.check.report import NOT_FINITE, REPORTING, TRAINING, named
+from compare.check.report import NOT_FINITE, REPORTING, TRAINING
 from compare.check.stages import (
     AFTER,
     BEFORE,
@@ -166,9 +166,8 @@ def findings(comparison: Comparison, reference: str, inside: FirstValue | None, 
         if first is not None:
             seen = seen.but(first=first.where, value=first.value, training_step=first.step)
         # Nothing is divided by a count in a loss whose steps leave the weights finite.
-        loss = number.metric in ("loss", "val_loss")
-        remedy = CATALOGUE[NOT_FINITE].remedy if loss else REMEDIES[REPORTING]
-        found.append(named(NOT_FINITE, REPORTING, number.side or "", seen, remedy))
+        remedy = "" if number.metric in ("loss", "val_loss") else REMEDIES[REPORTING]
+        found.append(replace(CATALOGUE[NOT_FINITE].found(number.side or "", seen, remedy=remedy), kind=REPORTING))
     return found
 
 
@@ -213,5 +212,5 @@ def _of_training(found: NotFinite, other: str, inside: FirstValue | None, of: st
     side = found.side or ""
     sides = {"side": side, "other": other, "variables": list(found.variables or ()), "of": found.of}
     value = {"value": inside.value, "other_value": inside.other, "training_step": inside.step} if inside else {}
-    remedy = REMEDIES.get(stage, CATALOGUE[NOT_FINITE].remedy)
-    return named(NOT_FINITE, TRAINING, side, seen.but(**sides, **value, training=of), remedy)
+    seen = seen.but(**sides, **value, training=of)
+    return CATALOGUE[NOT_FINITE].found(side, seen, remedy=REMEDIES.get(stage, ""))

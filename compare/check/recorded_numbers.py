@@ -13,7 +13,6 @@ from compare.check.causes.reporting import over_epochs, with_training
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import SMALL, penalty_of, same
-from compare.check.report import named
 from compare.check.search import find_explanations, recognisers
 from compare.check.stages import example_rows, loss_of
 from compare.check.used import SCRIPT_ALONE, Used
@@ -222,16 +221,7 @@ def _together(found: Sequence[Named], side: Record, used: Used) -> list[Finding]
     causes: dict[str, list[Measurement]] = {}
     for cause, seen in found:
         causes.setdefault(cause, []).append(seen)
-    return [
-        named(
-            cause,
-            CATALOGUE[cause].kind,
-            side.trainer,
-            Measurement.all(parts),
-            CATALOGUE[cause].remedy_for(used),
-        )
-        for cause, parts in causes.items()
-    ]
+    return [CATALOGUE[id].found(side.trainer, Measurement.all(parts), used=used) for id, parts in causes.items()]
 
 
 def _of_loss(key: str, reference: Record, candidate: Record, losses: Mapping[int, Losses]) -> list[Named]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from compare.check import words
 from compare.check.measurement import Measurement
 from compare.check.stages import LOSS, Located
-from compare.verdict.model import Comparison, Finding, NotApplicable, Source, StageValues, Verdict
+from compare.verdict.model import Comparison, Finding, NotApplicable, StageValues, Verdict
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import FROM_BEST
 
@@ -16,11 +16,6 @@ TRAINING = "training"
 REPORTING = "reporting"
 NOT_FINITE = "not-finite"
 """The id of the cause that leads all others."""
-
-
-def named(id: str, kind: str, side: str, seen: Measurement, remedy: str, source: Source | None = None) -> Finding:
-    """A cause of the side with a name, which explains what was seen, as no other does."""
-    return Finding(id, kind, side, words.said(seen), remedy, seen.as_json(), source)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class Used:
         return cls(frozenset(word for word, holds in words.items() if holds), optimizer)
 
 
+NOTHING = Used(frozenset())
+"""Nothing on which a remedy depends."""
 SCRIPT_ALONE = Used(frozenset((SCRIPT, ALONE)))
 """A script on one replica."""
 

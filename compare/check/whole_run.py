@@ -8,7 +8,6 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
-from compare.check.report import named
 from compare.records import EPOCH_END, INITIAL, Record, in_time
 from compare.verdict.exact import last_steps
 from compare.verdict.model import Comparison, Finding
@@ -30,8 +29,7 @@ def causes_of(
         ("examples-dropped", _epoch_that_ends_early(reference, candidate, comparison)),
     ):
         if seen is not None:
-            cause = CATALOGUE[id]
-            yield named(cause.id, cause.kind, candidate.trainer, seen, cause.remedy)
+            yield CATALOGUE[id].found(candidate.trainer, seen)
 
 
 def _late_callbacks(

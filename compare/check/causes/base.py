@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from compare.check import words
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
@@ -21,8 +22,8 @@ from compare.check.stages import (
     UPDATE,
     Located,
 )
-from compare.check.used import Used
-from compare.verdict.model import Source
+from compare.check.used import NOTHING, Used
+from compare.verdict.model import Finding, Source
 from compare.watch.seen import CloseUp
 
 if TYPE_CHECKING:
@@ -127,6 +128,10 @@ class Cause:
     stages: tuple[str, ...] = ()
     called: str | None = ""
     of_whole_loss: bool = False
+
+    def found(self, side: str, seen: Measurement, *, used: Used = NOTHING, remedy: str = "") -> Finding:
+        """The cause of the side with a name, which explains what was seen; with the remedy for what it uses."""
+        return Finding(self.id, self.kind, side, words.said(seen), remedy or self.remedy_for(used), seen.as_json())
 
     def contradicted(self, located: Located) -> bool:
         """Whether all stages at which the cause must show agree in the step that differs first."""
