@@ -14,22 +14,6 @@ from compare.engine.keras_generation import HAS_APPLY
 from compare.errors import RequestError
 from compare.patching import classes_with
 
-__all__ = [
-    "APPLICATIONS",
-    "MAKES_VARIABLES",
-    "BaseOptimizer",
-    "KerasTensor",
-    "LossFunctionWrapper",
-    "RandomGenerator",
-    "Variable",
-    "any_symbolic_tensors",
-    "compute_output_spec",
-    "is_keras",
-    "keras",
-    "seeds_of_layer",
-    "weights_of_layer",
-]
-
 if HAS_APPLY:
     import keras
 

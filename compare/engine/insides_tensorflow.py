@@ -11,22 +11,6 @@ import tensorflow as tf
 
 from compare.errors import RequestError
 
-__all__ = [
-    "Function",
-    "ResourceVariable",
-    "UninitializedVariable",
-    "context",
-    "execute",
-    "forget_reductions",
-    "in_xla",
-    "is_op_determinism_enabled",
-    "multi_device_iterator_ops",
-    "own_graph",
-    "reductions",
-    "uses_onednn",
-    "without_deprecations",
-]
-
 try:
     from tensorflow.python.data.ops import multi_device_iterator_ops
     from tensorflow.python.eager.context import context
