@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -10,24 +10,13 @@ from compare.engine.run import Run
 from compare.trainers.callbacks import Callbacks
 
 
-class Loop(Protocol):
-    """What is trained, as ``CustomLoop`` has it."""
-
-    model: Any
-    optimizer: Any
-
-    def train_step(self, batch: Any) -> None: ...
-    def test_step(self, batch: Any) -> None: ...
-    def results(self) -> dict[str, float]: ...
-
-
-def train_with_coordinator(loop: Loop, run: Run) -> None:
+def train_with_coordinator(loop: Any, run: Run) -> None:
     """Trains by scheduling each batch once, on the next free worker.
 
     Batches are passed as arguments instead of being read from a dataset per worker
     (``create_per_worker_dataset``), so that each epoch uses every example exactly once, whatever the number of
     workers. Steps are not reported, because several run at the same time; weights are compared at the end of each
-    epoch. The loop has its model, optimizer and metrics already.
+    epoch. The loop, a ``CustomLoop``, has its model, optimizer and metrics already.
     """
     coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
     callbacks = Callbacks(run, loop.model, loop.optimizer, {})
@@ -44,7 +33,7 @@ def train_with_coordinator(loop: Loop, run: Run) -> None:
         run.strategy.run(loop.test_step, args=(batch,))
         return tf.constant(True)
 
-    def run_epoch(dataset: tf.data.Dataset, step_function: Any) -> dict[str, float]:
+    def run_epoch(dataset: tf.data.Dataset, step_function: Any) -> Any:
         for batch in dataset:
             coordinator.schedule(step_function, args=(batch,))
         coordinator.join()  # wait until the workers are idle: only then can metrics and weights be read
