@@ -230,9 +230,9 @@ def assert_alike(
         AssertionError: when they do not train and report alike; the message names the cause.
         RequestError: when the experiment or a trainer does not exist.
     """
-    from compare.anew import shared_state  # noqa: PLC0415 (lazy)
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
     from compare.check import check  # noqa: PLC0415 (lazy)
+    from compare.engine.anew import shared_state  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
     from compare.reporting.sentences import misnamed, silent, warning  # noqa: PLC0415 (lazy)
     from compare.reporting.terminal import in_short  # noqa: PLC0415 (lazy)

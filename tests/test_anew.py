@@ -205,7 +205,7 @@ def trainers(tf):  # noqa: C901
 
 def train(trainer, task):
     """Trains two epochs with a trainer; returns the hashes of all weights after every step."""
-    from compare.anew import train_anew
+    from compare.engine.anew import train_anew
     from compare.engine.run import Run
     from compare.records import StepRecord
 
@@ -234,7 +234,7 @@ def test_a_second_training_with_the_same_object_is_the_first_one_again(kind, giv
 
 
 def test_what_cannot_be_copied_is_said_in_one_line(given):
-    from compare.anew import shared_state
+    from compare.engine.anew import shared_state
 
     class Whole:
         name = "mine"

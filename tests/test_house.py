@@ -90,7 +90,7 @@ def test_the_insides_of_tensorflow_and_keras_are_named_in_their_own_files():
     """A version that moves them is then dealt with in one place; ``sys.modules`` imports nothing."""
     imports = re.compile(r"^\s*(?:from|import) (?:tensorflow\.python|keras\.src)\b", re.MULTILINE)
     found = {path.name for path in (ROOT / "compare").rglob("*.py") if imports.search(path.read_text(encoding="utf-8"))}
-    assert found == {"insides_tensorflow.py", "insides_keras.py", "anew.py"}
+    assert found == {"insides_tensorflow.py", "insides_keras.py"}
 
 
 def test_one_module_asks_for_the_generation_of_keras():

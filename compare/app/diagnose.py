@@ -9,12 +9,12 @@ from functools import partial
 from io import StringIO
 from typing import Any
 
-from compare.anew import train_anew
 from compare.app.ready import Session, surviving
 from compare.check import Report
 from compare.check.look_inside import first_not_finite
 from compare.check.observation import callback_names
 from compare.check.whole_run import causes_of
+from compare.engine.anew import train_anew
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import Run
 from compare.engine.strategies import without_idle_waits

@@ -16,7 +16,6 @@ from typing import Any
 
 from rich.console import Console
 
-from compare.anew import shared_state
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import built_in
@@ -32,6 +31,8 @@ MOST_NAMES = 5
 
 def load(options: Task, console: Console) -> tuple[list[tuple[str, Trainer]], Experiment]:
     """The trainers and the experiment that the options name; prints what must be said about them."""
+    from compare.engine.anew import shared_state  # noqa: PLC0415 (lazy)
+
     trainers, experiment = load_trainers(options), load_experiment(options)
     for note in (*experiment.notes, *filter(None, (shared_state(trainer) for _, trainer in trainers))):
         tell(console, f"Note: {note}", style="yellow")

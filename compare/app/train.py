@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from compare import signals
-from compare.anew import train_anew
 from compare.app.ready import Job, Session
 from compare.app.resume import is_done, resume_points, shown_place
 from compare.app.standard_streams import print_traceback
@@ -238,6 +237,7 @@ def _says_whence(run: Run, options: Trained, shown: str, told: Tell) -> Sink:
 
 
 def _train(session: Session, name: str, run: Run) -> End:
+    from compare.engine.anew import train_anew  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import why_not_resumable  # noqa: PLC0415 (lazy)
     from compare.engine.run import TrainerError  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import without_idle_waits  # noqa: PLC0415 (lazy)

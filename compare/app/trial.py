@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.anew import train_anew
 from compare.app.loading import load_trainer
 from compare.app.ready import Session
+from compare.engine.anew import train_anew
 from compare.engine.building import own_policy
 from compare.engine.run import Run, TrainerError, TrainingTask
 from compare.errors import RequestError

@@ -11,7 +11,6 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from compare.anew import train_anew
 from compare.check.case import Case
 from compare.check.causes.data import Known
 from compare.check.close_up import observing
@@ -20,6 +19,7 @@ from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS, Seen
 from compare.check.replayed_twin import replayed_twin
 from compare.check.stages import Located, apart, first_apart, locate
+from compare.engine.anew import train_anew
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import Run
 from compare.errors import EndedEarlyError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from compare.anew import train_anew
 from compare.check.close_up import observing
 from compare.check.observation import EPOCHS, as_record
+from compare.engine.anew import train_anew
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import TrainingTask
 from compare.records import AnyRecord, Place, Record

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.anew import train_anew
 from compare.check.close_up import observing
 from compare.check.interception import intercept_strategy
 from compare.check.observation import (
@@ -24,6 +23,7 @@ from compare.check.observation import (
     State,
     configuration,
 )
+from compare.engine.anew import train_anew
 from compare.engine.fingerprints import container, distributed
 from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import fix_dropout, learning_rate

@@ -22,6 +22,7 @@ try:
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable, UninitializedVariable
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as uses_onednn
     from tensorflow.python.util.deprecation import silence as without_deprecations
+    from tensorflow.python.util.tf_decorator import unwrap
 except ImportError as error:
     raise RequestError(f"TensorFlow {tf.__version__}: {error}; this works with TensorFlow 2.15 to 2.21") from None
 

@@ -13,10 +13,10 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from rich.console import Console  # noqa: E402
 
-from compare.anew import train_anew  # noqa: E402
 from compare.app import processes  # noqa: E402
 from compare.app.command_line import parsed  # noqa: E402
 from compare.app.ready import Session  # noqa: E402
+from compare.engine.anew import train_anew  # noqa: E402
 from compare.records import EpochRecord  # noqa: E402
 from compare.records.run_json import RunJson  # noqa: E402
 

@@ -10,27 +10,18 @@ from __future__ import annotations
 import copy
 import gc
 import logging
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import IOBase
 from types import CellType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from compare.engine.insides_tensorflow import Function, unwrap
+from compare.engine.run import Run
+from compare.trainer import Trainer
 from compare.user_errors import essence, is_users
 
-if TYPE_CHECKING:
-    from compare.engine.run import Run
-    from compare.trainer import Trainer
-
-_GRAPHS = (
-    "_created_variables",
-    "_variable_creation_config",
-    "_no_variable_creation_config",
-    "_concrete_variable_creation_fn",
-)
-"""Where a ``tf.function`` refers to its graphs, apart from its two caches."""
 _NO_STATE = (IOBase, logging.Logger, type(threading.Lock()), type(threading.RLock()), ModuleType)
 """Kinds of attributes that need no copy of their own: writing to the same file twice changes no training."""
 
@@ -53,7 +44,7 @@ def shared_state(trainer: Trainer) -> str:
 
 def _of_this_package(trainer: Trainer) -> bool:
     """Whether this is one of the trainers here, of which no training depends on what an earlier one has left."""
-    return type(trainer).__module__.startswith(f"{__package__}.")
+    return type(trainer).__module__.startswith("compare.")
 
 
 def copied(trainer: Trainer) -> tuple[Trainer, list[str]]:
@@ -119,7 +110,7 @@ def _rebound(value: Any, memo: dict[int, Any]) -> Any:
         return tuple(_rebound(each, memo) for each in value)
     if isinstance(value, FunctionType):
         return _rebound_closure(value, memo)
-    if isinstance(value, _function_class()):
+    if isinstance(value, Function):
         python = value.python_function
         if isinstance(python, MethodType):
             target = memo.get(id(python.__self__), python.__self__)
@@ -143,7 +134,7 @@ def _rebound_closure(function: FunctionType, memo: dict[int, Any]) -> FunctionTy
         except ValueError:  # it is empty
             cells.append(cell)
             continue
-        is_function = isinstance(content, FunctionType | _function_class())
+        is_function = isinstance(content, FunctionType | Function)
         new = _rebound(content, memo) if is_function else memo.get(id(content), content)
         cells.append(cell if new is content else CellType(new))
     if all(new is old for new, old in zip(cells, function.__closure__ or (), strict=True)):
@@ -159,11 +150,10 @@ def _without_graphs() -> Iterator[None]:
     """Forgets the graphs of all functions of users' own while a trainer trains, and puts them back afterwards."""
     kept = []
     for function in _functions():
-        if not is_users(_innermost(function)):
+        if not is_users(unwrap(function.python_function)[1]):  # also inside that of a bound method
             continue
         kept.append((function, dict(vars(function))))
-        for name in _GRAPHS:
-            vars(function).pop(name, None)
+        vars(function).pop("_concrete_variable_creation_fn", None)
         function._created_variables = function._variable_creation_config = None
         function._no_variable_creation_config = None
         for name in ("_function_cache", "_function_captures", "_descriptor_cache"):
@@ -176,23 +166,6 @@ def _without_graphs() -> Iterator[None]:
             vars(function).update(state)
 
 
-def _innermost(function: Any) -> Any:
-    """Returns the user's function inside a ``tf.function``, also inside that of a bound method."""
-    from tensorflow.python.util import tf_decorator  # noqa: PLC0415 (lazy)
-
-    return tf_decorator.unwrap(function.python_function)[1]
-
-
 def _functions() -> list[Any]:
     """Returns all ``tf.function`` objects of this process; TensorFlow keeps no list of them."""
-    cls = _function_class()
-    return [] if cls is _NoTensorFlow else [each for each in gc.get_objects() if type(each) is cls]
-
-
-class _NoTensorFlow:
-    """Stands for the class of ``tf.function`` objects where TensorFlow is not loaded."""
-
-
-def _function_class() -> Any:
-    module = sys.modules.get("tensorflow.python.eager.polymorphic_function.polymorphic_function")
-    return getattr(module, "Function", _NoTensorFlow)
+    return [each for each in gc.get_objects() if type(each) is Function]
