@@ -45,7 +45,6 @@ from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import EnoughSteps, Observer
-from compare.watch.pairing import in_order, paired
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, read_close_up
@@ -284,17 +283,6 @@ def test_whatever_has_the_variables_begins_with_the_weights_of_fit_and_is_compar
     assert one.last == two.last == 3 and len(one.variables) == 4
     assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0]), "they begin with equal weights"
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
-
-
-def test_variables_are_paired_by_position_and_shape_then_by_path_else_by_shape_where_that_is_unique() -> None:
-    names, shapes = ["a/kernel", "a/bias", "b/kernel", "b/bias"], [(2, 3), (3,), (3, 3), (3,)]
-    assert paired(names, shapes, ["w", "x", "y", "z"], shapes) == [0, 1, 2, 3]
-    turned, of_turned = ["m/b/kernel", "m/b/bias", "m/a/kernel", "m/a/bias"], [shapes[i] for i in (2, 3, 0, 1)]
-    assert paired(names, shapes, turned, of_turned) == [2, 3, 0, 1]
-    assert paired(names[:3], shapes[:3], ["x", "y", "z"], [(3,), (3, 3), (2, 3)]) == [1, 2, 0]
-    assert paired(names, shapes, ["x", "y", "z", "w"], of_turned) == [], "two biases have one shape"
-    assert in_order(shapes, of_turned) == [2, 1, 0, 3], "so only the order of both biases tells them"
-    assert in_order(shapes[:3], of_turned) == [], "one bias is missing"
 
 
 def raw(*order: int, biases: float = 0.0) -> Callable[[], None]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from compare.naming import some
-from compare.records import INITIAL, variable_norms
-from compare.watch.pairing import END_OF_PATH, PATH, by_key, in_order, paired
+from compare.records import INITIAL, Variable, variable_norms
+from compare.watch.pairing import END_OF_PATH, PATH, by_key, in_order, paired, shapes_of
 from compare.watch.trace import APART, INSIDE, LEFT, Trace
 
 Pair = tuple[Trace, Trace]
@@ -82,9 +82,7 @@ def _states(traces: Sequence[Sequence[Trace]]) -> Iterator[Pair]:
     first, second = ([trace for trace in side if trace.state in (INSIDE, APART)] for side in (*traces, ())[:2])
     for one in first:
         for other in second:
-            everything = range(len(one.variables))
-            order = paired(*_of(other, range(len(other.variables))), *_of(one, everything))
-            pair = _ordered(one, other, everything, order)
+            pair = _ordered(one, other, range(len(one.variables)), paired(other.variables, one.variables))
             if pair is not None and begin_equal(*pair):
                 second.remove(other)
                 if not (all(each.never_changes for each in pair) or all(each.state == INSIDE for each in pair)):
@@ -109,7 +107,7 @@ def _not_trained(one: Trace, other: Trace, still: Sequence[Sequence[Trace]]) -> 
     """
     for first, second in ((one, other.beside(still[1])), (one.beside(still[0]), other)):
         few, many = (second, first) if second.still else (first, second)
-        same = by_key(PATH, *_of(few, range(len(few.variables))), *_of(many, range(len(many.variables))))
+        same = by_key(PATH, few.variables, many.variables)
         if len(same) < len(many.variables):
             same = _by_first_update(few, many)
         own = len(few.variables) - sum(len(each.variables) for each in few.still)
@@ -129,38 +127,33 @@ def _ways(one: Trace, other: Trace) -> Iterator[Pair | None]:
     state that both have.
     """
     everything = range(len(one.variables)), range(len(other.variables))
-    shapes = _shapes(one, everything[0]), _shapes(other, everything[1])
-    yield _ordered(one, other, everything[0], paired(*_of(other, everything[1]), *_of(one, everything[0])))
-    if len(shapes[0]) > len(shapes[1]):
-        order = paired(*_of(one, everything[0]), *_of(other, everything[1]))
+    yield _ordered(one, other, everything[0], paired(other.variables, one.variables))
+    if len(one.variables) > len(other.variables):
+        order = paired(one.variables, other.variables)
         pair = _ordered(one, other, order, everything[1] if order else [])
         yield pair if pair and not any(changes for _, changes in pair[0].left_out) else None
-    same = by_key(PATH, *_of(other, everything[1]), *_of(one, everything[0]))
-    whole = len(same) == len(shapes[0]) == len(shapes[1])
+    same = by_key(PATH, other.variables, one.variables)
+    whole = len(same) == len(one.variables) == len(other.variables)
     yield _ordered(one, other, everything[0], [same[i] for i in everything[0]] if whole else [])
-    begun = _by_beginning(one, other) if shapes[0] == shapes[1] else []
+    begun = _by_beginning(one, other) if shapes_of(one.variables) == shapes_of(other.variables) else []
     pair = _ordered(one, other, everything[0], begun)
     moved = tuple(other.variables[i].name for place, i in enumerate(begun) if i != place)
     yield pair and (pair[0], replace(pair[1], unsure=moved))
     if len(one.trained) != len(other.trained):
         return
     a, b = list(one.trained), list(other.trained)
-    order = paired(*_of(other, b), *_of(one, a))
+    order = paired(_of(other, b), _of(one, a))
     yield _with_state(one, other, a, [b[i] for i in order])
     if order:
         return
-    guessed = [b[i] for i in in_order(_shapes(other, b), _shapes(one, a))]
+    guessed = [b[i] for i in in_order(_of(other, b), _of(one, a))]
     guessed, unsure = _settled(one, other, a, guessed)
     pair = _with_state(one, other, a, guessed)
     yield pair and (pair[0], replace(pair[1], unsure=unsure))
 
 
-def _of(trace: Trace, numbers: Sequence[int]) -> tuple[list[str], list[tuple[int, ...]]]:
-    return [trace.variables[i].name for i in numbers], _shapes(trace, numbers)
-
-
-def _shapes(trace: Trace, numbers: Sequence[int]) -> list[tuple[int, ...]]:
-    return [tuple(trace.variables[i].shape) for i in numbers]
+def _of(trace: Trace, numbers: Sequence[int]) -> list[Variable]:
+    return [trace.variables[i] for i in numbers]
 
 
 def _ordered(one: Trace, other: Trace, first: Sequence[int], second: Sequence[int]) -> Pair | None:
@@ -172,10 +165,11 @@ def _with_state(one: Trace, other: Trace, first: Sequence[int], second: Sequence
     if not second:
         return None
     a, b = (sorted(set(range(len(t.variables))) - set(taken)) for t, taken in ((one, first), (other, second)))
-    if _shapes(one, a) == _shapes(other, b):
+    there, wanted = _of(other, b), _of(one, a)
+    if shapes_of(wanted) == shapes_of(there):
         state = dict(enumerate(range(len(a))))
     else:
-        keys = (by_key(key, *_of(other, b), *_of(one, a)) for key in (PATH, END_OF_PATH))
+        keys = (by_key(key, there, wanted) for key in (PATH, END_OF_PATH))
         state = next((found for found in keys if found), {})
     return _ordered(one, other, [*first, *(a[i] for i in state)], [*second, *(b[i] for i in state.values())])
 
@@ -187,8 +181,8 @@ def _settled(one: Trace, other: Trace, first: Sequence[int], second: list[int]) 
     Where values differ, a wrong order would have given them to the wrong variables.
     """
     settled, unsure = list(second), []
-    for shape in dict.fromkeys(_shapes(one, first) if second else ()):
-        places = [k for k, i in enumerate(first) if tuple(one.variables[i].shape) == shape]
+    for shape in dict.fromkeys(shapes_of(_of(one, first)) if second else ()):
+        places = [k for k, i in enumerate(first) if one.variables[i].shape == shape]
         if len(places) == 1:
             continue
         rows = [_rows(one, [first[k] for k in places]), _rows(other, [second[k] for k in places])]
@@ -232,7 +226,7 @@ def _by_first_update(few: Trace, many: Trace) -> dict[int, int]:
 def _beginnings(trace: Trace) -> list[tuple[tuple[int, ...], bytes]]:
     """The shape and initial value of each variable; empty if the values are not known."""
     rows = () if trace.initial is None else zip(trace.variables, trace.initial, strict=True)
-    return [(tuple(variable.shape), row.tobytes()) for variable, row in rows]
+    return [(variable.shape, row.tobytes()) for variable, row in rows]
 
 
 def _nearest(update: np.ndarray, updates: np.ndarray) -> int:

@@ -33,9 +33,7 @@ class Fingerprinter:
     def __init__(self, strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> None:
         self.copies = copies_of(strategy, variables)
         self.replicas = len(self.copies[0])
-        self.variables = tuple(
-            Variable(getattr(v, "path", v.name), tuple(v.shape), tf.as_dtype(v.dtype).name) for v in variables
-        )
+        self.variables = tuple(map(described, variables))
         self._read = [reader([copies[i] for copies in self.copies]) for i in range(self.replicas)]
         # Variables of equal shape are projected together.
         shapes, buffer = [v.shape for v in self.variables], np.empty(BUFFER)
@@ -76,6 +74,12 @@ class Fingerprinter:
 def copies_of(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> list[tuple[tf.Variable, ...]]:
     """Returns the copy of each variable on each of this process's replicas, ``[variable][replica]``."""
     return [strategy.experimental_local_results(distributed(v)) for v in variables]
+
+
+def described(variable: Any) -> Variable:
+    """Returns the path, shape and dtype of a variable of Keras's or TensorFlow's."""
+    path = str(getattr(variable, "path", variable.name))
+    return Variable(path, tuple(variable.shape), tf.as_dtype(variable.dtype).name)
 
 
 def _hash(value: np.ndarray) -> int:

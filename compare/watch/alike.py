@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.fingerprints import container, copies_of, distributed
+from compare.engine.fingerprints import container, copies_of, described, distributed
 from compare.engine.insides_keras import MAKES_VARIABLES, keras, seeds_of_layer, weights_of_layer
 from compare.engine.insides_tensorflow import ResourceVariable, UninitializedVariable
 from compare.engine.strategies import enable_op_determinism
 from compare.patching import modules_with, patch
-from compare.records import replace_file
+from compare.records import Variable, replace_file
 from compare.records.model import npz, read_arrays
-from compare.watch.pairing import in_order, paired
+from compare.watch.pairing import in_order, paired, shapes_of
 from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Detail, Settings
 
 FIRST_SEED = 1000
@@ -146,15 +146,13 @@ class Group:
         used: the variables that values were given to, by the number of the value.
     """
 
-    names: list[str]
+    variables: list[Variable]
     values: list[np.ndarray]
     seeds: list[np.ndarray] = field(default_factory=list)
     used: dict[int, Mark] = field(default_factory=dict)
 
 
-def matching(
-    groups: Sequence[Group], names: Sequence[str], shapes: Sequence[Any], last: bool
-) -> tuple[list[tuple[Group, int]], bool]:
+def matching(groups: Sequence[Group], wanted: Sequence[Variable], last: bool) -> tuple[list[tuple[Group, int]], bool]:
     """The values for variables: by position and shape, then by path, else by shape, in the order of equal shapes.
 
     Args:
@@ -164,19 +162,19 @@ def matching(
         For each variable, a group and the number of a value, empty if not all have one; and whether they are sure to be
         the right ones, since not only the order of equal shapes tells them.
     """
-    shapes = [tuple(shape) for shape in shapes]
+    shapes = shapes_of(wanted)
     for group in groups:
-        if not group.used and [value.shape for value in group.values] == shapes:
+        if not group.used and shapes_of(group.variables) == shapes:
             return [(group, i) for i in range(len(shapes))], True
     free = [(group, i) for group in groups for i in range(len(group.values)) if i not in group.used]
-    there = [group.values[i].shape for group, i in free]
+    there = [group.variables[i] for group, i in free]
     for start in range(len(there) - len(shapes) + 1):
-        if there[start : start + len(shapes)] == shapes:
+        if shapes_of(there)[start : start + len(shapes)] == shapes:
             return free[start : start + len(shapes)], True
     if not last:
         return [], True
-    sure = paired([group.names[i] for group, i in free], there, names, shapes)
-    return [free[i] for i in sure or in_order(there, shapes)], bool(sure)
+    sure = paired(there, wanted)
+    return [free[i] for i in sure or in_order(there, wanted)], bool(sure)
 
 
 class InitialWeights:
@@ -205,7 +203,7 @@ class InitialWeights:
         self._seeds: list[tuple[weakref.ref[Any], list[np.ndarray]]] = []
         self._read: dict[str, Group] = {}
         self._first: list[Group] = []
-        self._vain: dict[tuple[str, ...], int] = {}
+        self._vain: dict[tuple[Variable, ...], int] = {}
         self._missed = False  # whether something was given no values in this look
         self._fresh: list[Any] = []
         self._aside = 0
@@ -347,8 +345,7 @@ class InitialWeights:
                 for variable, mark in zip(variables, marks, strict=True)
                 if not mark.used and not mark.assigned and not mark.alike
             ]
-            names, shapes = [path_of(variable) for variable in new], [variable.shape for variable in new]
-            found, sure = matching(self._first, names, shapes, last=True) if new else ([], True)
+            found, sure = matching(self._first, list(map(described, new)), last=True) if new else ([], True)
             if found:
                 self._give(new, found, root, alike=sure)
                 self.on_begun(new)
@@ -366,7 +363,7 @@ class InitialWeights:
         """Keeps what a training begins with for the second training of the same script."""
         if self._alone and not any(mark_of(variable).alike for variable in variables):
             seeds = next((seeds for reference, seeds in self._seeds if root is not None and reference() is root), [])
-            self._first.append(Group([path_of(variable) for variable in variables], list(values), seeds))
+            self._first.append(Group(list(map(described, variables)), list(values), seeds))
 
     def step_made(self) -> None:
         """Marks that the first optimizer step was made."""
@@ -395,31 +392,31 @@ class InitialWeights:
         values = [value_of(variable) for variable in variables]
         seeds = [value_of(seed) for seed in seeds_of(root)] if root is not None else []
         path = self._folder / f"{len(list(self._folder.glob('*.npz')))}.npz"
-        names = np.array([path_of(variable) for variable in variables], dtype=str)
+        names = np.array([described(variable).name for variable in variables], dtype=str)
         replace_file(path, npz([names, *values, *seeds]))
 
     def _found(self, variables: Sequence[Any], late: bool) -> tuple[list[tuple[Group, int]], bool]:
         """The values of the first script for variables; it is waited for until it has made a step, or has ended."""
-        names, shapes = [path_of(variable) for variable in variables], [variable.shape for variable in variables]
+        wanted = tuple(map(described, variables))
         while True:
             ended = (self._folder / ENDED).exists()
             over = ended or ((self._folder / ALL_BEGUN).exists() and not late)
             if late or not self._missed:
                 self._read_new()
             groups = list(self._read.values())
-            if over and not late and self._vain.get(tuple(names)) == len(groups):
+            if over and not late and self._vain.get(wanted) == len(groups):
                 self._missed = True
                 return [], True
-            found, sure = matching(groups, names, shapes, over)
+            found, sure = matching(groups, wanted, over)
             if over and late and not found:
                 # A script may have made a model for a first try, which it does not train: its values are free again.
                 for group in groups:
                     group.used = {i: mark for i, mark in group.used.items() if mark.used}
-                found, sure = matching(groups, names, shapes, over)
+                found, sure = matching(groups, wanted, over)
             if found:
                 return found, sure
             if over:
-                self._vain[tuple(names)] = len(groups)
+                self._vain[wanted] = len(groups)
                 self._missed = not late
                 return [], True
             time.sleep(0.05)
@@ -429,12 +426,9 @@ class InitialWeights:
         for path in sorted(self._folder.glob("*.npz"), key=lambda path: int(path.stem)):
             if path.name not in self._read:
                 names, *values = read_arrays(path, path.read_bytes())
-                self._read[path.name] = Group(names.tolist(), values[: len(names)], values[len(names) :])
-
-
-def path_of(variable: Any) -> str:
-    """The path of a variable."""
-    return str(getattr(variable, "path", variable.name))
+                pairs = zip(names.tolist(), values, strict=False)
+                variables = [Variable(name, value.shape, value.dtype.name) for name, value in pairs]
+                self._read[path.name] = Group(variables, values[: len(names)], values[len(names) :])
 
 
 def weights_of(root: Any) -> list[Any]:

@@ -20,12 +20,12 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.fingerprints import container, distributed
+from compare.engine.fingerprints import container, described, distributed
 from compare.engine.insides_keras import LossFunctionWrapper, Variable, any_symbolic_tensors, is_keras, keras
 from compare.engine.insides_tensorflow import Function, in_xla
 from compare.engine.keras_generation import HAS_APPLY, learning_rate
 from compare.patching import patch
-from compare.watch.alike import InitialWeights, named_seeds_of, path_of, rates_of, strategy_of, weights_of
+from compare.watch.alike import InitialWeights, named_seeds_of, rates_of, strategy_of, weights_of
 from compare.watch.observer import Observer, Training
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Detail
@@ -433,7 +433,7 @@ class StageObserver(Observer):
         """What was seen of a training; None if nothing was."""
         if number not in self._seen or not self._seen[number].steps:
             return None
-        names = [path_of(each) for each in self.trainings[number].variables]
+        names = [described(each).name for each in self.trainings[number].variables]
         return replace(self._seen[number], names=names, without_xla=self._without_xla)
 
     def end_early(self) -> NoReturn:
