@@ -152,10 +152,12 @@ def test_the_page_cites_the_users_own_line_where_it_was_seen(tmp_path: Path) -> 
     cause["source"] = {"file": "mine.py", "line": 14, "text": "loss = loss_fn(y, logits) < 1"}
     text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
     assert "Your code, mine.py, line 14 loss = loss_fn(y, logits) < 1" in text
+    beside_the_answer = f"Cause {cause['id']}: evidence of {cause['id']} (mine.py, line 14). "
+    assert text.index(beside_the_answer) < text.index("Where do they diverge?")
     assert re.sub(r"\s+", " ", CATALOGUE[cause["id"]].wrong) not in text, "instead of an example"
     cause["source"]["shows"] = True
     text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
-    assert "Seen at mine.py, line 14" in text and "Your code" not in text
+    assert "Seen at mine.py, line 14" in text and "Your code" not in text and beside_the_answer not in text
     cause["source"]["instead"] = "loss = right(y, logits)"
     text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
     assert "Write instead loss = right(y, logits)" in text

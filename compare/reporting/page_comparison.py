@@ -97,11 +97,17 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     weights = [("Weights", "Not seen: only logged numbers were compared.")]
     if entry.weights_seen:
         weights = _basis_of_weights(entry, files.scope)
-    basis = [*weights, *_basis_of_numbers(entry, files.scope)]
+    basis = [*map(_cause_in_short, entry.causes), *weights, *_basis_of_numbers(entry, files.scope)]
     if (study := entry.study) and entry.verdict != "identical":
         text = f"The verdict on the paired differences of {study.seeds} seeds is {study.verdict}; see below."
         basis.append(("Seeds", text))
     return basis
+
+
+def _cause_in_short(cause: Finding) -> tuple[str, str]:
+    """What the section on causes says at length, for who reads no further."""
+    where = f" ({cause.source.file}, line {cause.source.line})" if cause.source and not cause.source.shows else ""
+    return "Cause", f"{cause.id}: {cause.evidence}{where}."
 
 
 def _basis_of_weights(entry: Comparison, scope: str) -> list[tuple[str, str]]:
