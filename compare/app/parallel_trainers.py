@@ -5,7 +5,6 @@ A process that trains elsewhere sends what it records here, where all files are 
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 import threading
@@ -49,7 +48,7 @@ SENT_EVERY = 0.5
 
 def worker_of(options: Trained, folder: Path) -> Worker:
     """What the process of another trainer is told; all have as many threads as this one, since sums depend on it."""
-    return Worker(options, folder, os.getpid(), processes.division(options, len(options.trainers))[1])
+    return Worker(options, folder, processes.division(options, len(options.trainers))[1])
 
 
 def why_not(options: Training) -> str | None:
@@ -167,7 +166,7 @@ def get_ready(worker: Worker) -> Session:
 def _train_elsewhere(
     worker: Worker, job: Job, address: Any, key: bytes, digests: tuple[str, str]
 ) -> End | TrainerFailedError:
-    """Train in this worker process, which tells ``worker.parent`` what it records; an error may be of other data."""
+    """Train in this worker process, which tells its parent what it records; an error may be of other data."""
     session = get_ready(worker)
     if _digests(session.task) != digests:
         return TrainerFailedError("load_data gives other data in another process", OTHER_DATA)

@@ -130,6 +130,7 @@ def local(processes: int) -> Iterator[Executor]:
 def _begin_worker(parent: int, folder: str) -> None:
     """Makes a folder the one for this process's temporary files, and its own processes find their files as usual."""
     end_with(parent)  # waiting for a first job it would outlive the parent
+    take_forks_along()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the parent ends the others
     tempfile.tempdir = folder
     for name in SAFE_PATH:

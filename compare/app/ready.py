@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from compare.app import processes
 from compare.app.loading import load
 from compare.app.standard_streams import print_traceback
 from compare.engine.select_keras import select_keras
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
-from compare.modes import Study, Trained
+from compare.modes import Trained
 from compare.records import End
 from compare.records.run_json import FailureEntry, RunJson
 from compare.reporting.jupyter import progress
@@ -116,7 +115,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker process is told before all else; it ends with its parent, except on Dask.
+    """What a worker process is told before all else.
 
     Attributes:
         folder: the run's folder; a worker on Dask has none.
@@ -125,14 +124,10 @@ class Worker:
 
     options: Trained
     folder: Path
-    parent: int
     threads: int = 0
 
     def begin(self) -> Session:
         """Get ready to train."""
-        if not (isinstance(self.options, Study) and self.options.backend == "dask"):
-            processes.end_with(self.parent)
-            processes.take_forks_along()
         return Session.begin(self.options, RunJson(folder=self.folder), Console(quiet=True), self.threads)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -166,7 +165,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
         return progress_line(columns, head, len(ended) / max(len(jobs), 1), None, left, f"{seconds:.0f} s")
 
     initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}
-    worker = Worker(replace(options, resume=False), folder, os.getpid(), threads)
+    worker = Worker(replace(options, resume=False), folder, threads)
     with live_line(console, progress):
         _run_all(worker, processes, jobs, initial, done, partial(tell, console))
     metrics.sort(list(session.trainers))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -47,7 +46,7 @@ def check_only(options: ShortCheck, folder: Path, console: Console, *, command: 
         return _check(options, folder, console, {})
     with processes.local(1) as executor:
         numbers = range(1, len(options.trainers))
-        elsewhere = {number: executor.submit(_check_on_two, options, os.getpid(), number) for number in numbers}
+        elsewhere = {number: executor.submit(_check_on_two, options, number) for number in numbers}
         return _check(options, folder, console, elsewhere)
 
 
@@ -65,9 +64,8 @@ def _on_two(future: Future[Report | str]) -> Report | str:
 
 
 @without_exit("your code")
-def _check_on_two(options: ShortCheck, parent: int, number: int) -> Report | str:
+def _check_on_two(options: ShortCheck, number: int) -> Report | str:
     """Checks one trainer on two replicas in this worker process."""
-    processes.end_with(parent)
     select_keras(options.keras)
     from compare.check.probe import checking, on_two_replicas  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
