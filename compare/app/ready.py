@@ -96,11 +96,24 @@ class Session:
         return progress(self.console, name, epochs, *size, gap, padded)
 
     def failed(self, name: str, error: Exception) -> None:
-        """Record and print that a trainer failed; the others go on."""
+        """Record, once, and print that a trainer failed; where it is none of the user's, the experiment is at fault."""
         own = dict(zip(self.trainers, self.options.trainers, strict=True))[name] not in TRAINERS
-        fail(self.run, name, error, self.console, own=own)
         if own:
             self.raised = self.raised or error
+        failures = self.run.failures = self.run.failures or []
+        if name in [failure["side"] for failure in failures]:
+            return
+        text, kind = describe(error), kind_of(error)
+        remedy = f"fix your trainer {name}" if own else f"fix the experiment, which {name} cannot train"
+        remedies = {
+            "": remedy + ", or compare without it" * (len(self.run.trainers or ()) > 2),
+            NO_MEMORY: "there is not enough memory: free some and continue with --resume, or start another run with a "
+            "smaller --batch-size",
+            MAY_PASS: f"if its cause has passed, continue with --resume; else {remedy}",
+        }
+        failure: FailureEntry = {"side": name, "error": text, "remedy": remedies[kind]}
+        failures.append(failure | {"may_pass": True} if kind else failure)
+        tell(self.console, f"{name} failed: {text}", style="red")
 
     def checker(self) -> Callable[[Trainer], Report]:
         """The short check against the reference, with a look inside the first step that differs."""
@@ -159,24 +172,6 @@ def load_data(options: Task, experiment: Experiment) -> tuple[Data, Data]:
             )
         train = train.first(options.train_examples)
     return train, validation
-
-
-def fail(run: RunJson, name: str, error: Exception, console: Console, *, own: bool) -> None:
-    """Record a trainer's failure, once, and print it; where it is not the user's own, the experiment is at fault."""
-    run.failures = run.failures or []
-    if name in [failure["side"] for failure in run.failures]:
-        return
-    text, kind = describe(error), kind_of(error)
-    remedy = f"fix your trainer {name}" if own else f"fix the experiment, which {name} cannot train"
-    remedies = {
-        "": remedy + ", or compare without it" * (len(run.trainers or ()) > 2),
-        NO_MEMORY: "there is not enough memory: free some and continue with --resume, or start another run with a "
-        "smaller --batch-size",
-        MAY_PASS: f"if its cause has passed, continue with --resume; else {remedy}",
-    }
-    failure: FailureEntry = {"side": name, "error": text, "remedy": remedies[kind]}
-    run.failures.append(failure | {"may_pass": True} if kind else failure)
-    tell(console, f"{name} failed: {text}", style="red")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.fingerprints import distributed
+from compare.engine.fingerprints import copies_of, distributed
 from compare.engine.insides_tensorflow import without_deprecations
 from compare.errors import RequestError, StorageError
 from compare.naming import file_name
@@ -185,7 +185,7 @@ class Checkpoints:
 
     def _local(self, variable: Any) -> Sequence[Any]:
         """Returns the copies of a variable on this process's replicas."""
-        return self._strategy.experimental_local_results(distributed(variable))  # type: ignore[no-any-return]
+        return copies_of(self._strategy, [variable])[0]
 
     def _variables(self) -> Iterator[tuple[int, Any]]:
         """Yields each variable with an index that is equal in every run."""

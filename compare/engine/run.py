@@ -26,7 +26,7 @@ from compare.errors import EXIT_NO_VERDICT, EndedEarlyError, RequestError, Stora
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Place, Sink, StepRecord
-from compare.user_errors import place_of, place_of_op
+from compare.user_errors import place_now, place_of
 
 NOT_BUILT = "run.build() must be called before training, because the weights that it returns are compared"
 
@@ -352,7 +352,7 @@ class Run:
         """
         if not tf.executing_eagerly():
             # Reported by end_epoch: TensorFlow would wrap an exception raised here in its own messages.
-            self._called_while_tracing = place_of_op(tf.no_op()) or "line unknown"
+            self._called_while_tracing = place_now() or "line unknown"
             return
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or not 1 <= steps < 2**31:
             shown = repr(steps) if isinstance(steps, int | float | str | np.number) else type(steps).__name__
