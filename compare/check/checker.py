@@ -31,7 +31,7 @@ from compare.check.recorded import drawn_more_often
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Report
 from compare.check.stages import EXAMPLES, PREDICTIONS, Located, calls_of
-from compare.check.weight_gaps import ROUNDING, drift
+from compare.check.weight_gaps import ROUNDING
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
 from compare.engine.run import Run, TrainingTask
@@ -299,7 +299,7 @@ class Checker:
         first = training.first_difference
         if gaps is not None and first is not None:
             place = first.epoch, EPOCH_END if first.step is None else first.step
-            noise = drift(case, gaps, place)
+            noise = case.drift(gaps, place)
             if noise.so_far:
                 return replace(training, verdict=ALIKE, noise=noise)
         training = self._twins.judge(comparison, *records).training

@@ -20,7 +20,7 @@ from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.report import Fit
 from compare.check.search import MUCH_BETTER, find_explanations, recognisers
 from compare.check.stages import common_multiple, parallel, relative_gap
-from compare.check.weight_gaps import RIGHT_LEAVES, ROUNDING, WeightGaps, segments
+from compare.check.weight_gaps import RIGHT_LEAVES, ROUNDING, WeightGaps
 from compare.check.weights_only import search_by_weights
 from compare.engine.keras_generation import CLIPS_EACH_REPLICA
 from compare.watch.trace import CLIPPING
@@ -331,7 +331,7 @@ def _judge_state(case: Case, judgement: Judgement, update: Update) -> None:
 
 def _state_evidence(case: Case, gaps: WeightGaps, i: int, k: int) -> Measurement:
     """A variable that is not trained, and is wrong at the end of a step."""
-    segment = (segments(case) or [])[i]
+    segment = (case.segments or [])[i]
     at = {"step": i + 1, "epoch": segment.epoch}
     changed = changed_variables(segment.step.state, segment.after, None) if segment.step else []
     if k in changed:

@@ -12,7 +12,6 @@ import tensorflow as tf
 from compare.check.case import Case
 from compare.check.judge import expected_update
 from compare.check.recipe import EPSILON, Recipe
-from compare.check.weight_gaps import replay_segments, segments
 from compare.engine.noise_twins import half_dtypes
 from compare.watch.seen import CloseUp, Event, sketch
 
@@ -30,7 +29,7 @@ def replayed_twin(case: Case, seen: CloseUp, begin: int) -> CloseUp | None:
         seen: what was seen inside the reference's steps.
         begin: the first step whose noise goes into the weights, counted over the whole training.
     """
-    replay, known = case.replay, segments(case)
+    replay, known = case.replay, case.segments
     if (
         half_dtypes(replay.model)
         or known is None
@@ -42,7 +41,7 @@ def replayed_twin(case: Case, seen: CloseUp, begin: int) -> CloseUp | None:
     order = [places[id(variable)] for variable in replay.model.weights]
     noise: list[np.ndarray] = [np.zeros(())] * len(order)
     steps, after = {}, dict(seen.after)
-    both = (replay_segments(case, known, Recipe(), expected_update(case), nudge) for nudge in (1, 0))
+    both = (case.replay_segments(known, Recipe(), expected_update(case), nudge) for nudge in (1, 0))
     for i, (number, moved, exact) in enumerate(zip(seen.steps, *both, strict=True)):
         if number >= begin:
             own = [moved[k][0] - exact[k][0] + EPSILON * np.abs(exact[k][0]) for k in order]

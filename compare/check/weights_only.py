@@ -14,7 +14,7 @@ from compare.check.measurement import Measurement
 from compare.check.observation import Observation
 from compare.check.recipe import Recipe, Update, multiple
 from compare.check.search import find_explanations, recognisers
-from compare.check.weight_gaps import ROUNDING, Segment, Weights, by_variable, norms, replay_segments, segments
+from compare.check.weight_gaps import ROUNDING, Segment, Weights, by_variable, norms
 from compare.verdict.model import NotApplicable
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def why_no_gradients(observation: Observation) -> NotApplicable:
 
 def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     """Searches for the cause with which the recomputed steps lead to the observed weights."""
-    known, weight_gaps = segments(case), case.weight_gaps(judgement.recipe, right)
+    known, weight_gaps = case.segments, case.weight_gaps(judgement.recipe, right)
     if known is None or weight_gaps is None:
         steps, batches = len(case.observation.step_states), len(case.expected)
         seen = Measurement.of("end-steps", steps=steps, batches=batches)
@@ -44,7 +44,7 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     observed = [by_variable(segment.after, segment.after, trainable) for segment in known]
 
     def gaps(recipe: Recipe, update: Update, count: int) -> np.ndarray:
-        return norms(observed[:count], list(replay_segments(case, known[:count], recipe, update)))[:, :trainable]
+        return norms(observed[:count], list(case.replay_segments(known[:count], recipe, update)))[:, :trainable]
 
     def off(recipe: Recipe, update: Update) -> float:
         """The largest gap in units of what counts as rounding; up to the first wrong step, if it is wrong there."""
@@ -93,7 +93,7 @@ def _name_factor(
     what: str,
 ) -> bool:
     """Reports a constant factor in all changes of the weights from one step on; returns whether there is one."""
-    replayed = list(replay_segments(case, known, judgement.recipe, right))
+    replayed = list(case.replay_segments(known, judgement.recipe, right))
     factor, rates = _factor(known, replayed, case.replay.trainable, first), right.learning_rates
     if factor is None or not rates:
         return False
