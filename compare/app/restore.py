@@ -34,7 +34,6 @@ ONE_PROCESS = [spec.name for spec in SPECS.values() if not spec.several_processe
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of ``scripts/restore.py``."""
     parser = OneLineParser(
         prog="restore.py",
         allow_abbrev=False,
@@ -61,18 +60,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
-    return ending("restore.py", lambda: _restore(parser().parse_args(arguments)))
+    return ending("restore.py", lambda: restore(parser().parse_args(arguments)))
 
 
-def _restore(given: argparse.Namespace) -> int:
-    with stderr_to(Path(os.devnull)):
-        restore(given)
-    return 0
-
-
+@stderr_to(Path(os.devnull))
 @without_exit("your code")
-def restore(given: argparse.Namespace) -> None:
-    """Restore, evaluate and print."""
+def restore(given: argparse.Namespace) -> int:
+    """Restore, evaluate and print; returns the exit status."""
     recorded = RunJson.of_run(given.run)
     if recorded.trainers is None or recorded.strategy is None:
         raise RequestError(f"{given.run} ended before training started: there is nothing to restore")
@@ -110,6 +104,7 @@ def restore(given: argparse.Namespace) -> None:
             print(f"  {metric} {shortest(value)}" + (", as reported" if same else f" (reported: {told})" * bool(told)))
         for note in notes:
             print(f"  {note}")
+    return 0
 
 
 def _request(recorded: RunJson, experiment: str | None) -> Trained:
