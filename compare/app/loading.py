@@ -40,7 +40,6 @@ def load(options: Task, console: Console) -> tuple[list[tuple[str, Trainer]], Ex
 
 
 def load_experiment(options: Task) -> Experiment:
-    """The experiment that the options name."""
     wanted: Any = options.located(options.experiment)
     if isinstance(wanted, str) and wanted in EXPERIMENTS:
         return built_in(wanted, options.located(options.data_dir))

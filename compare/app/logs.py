@@ -103,7 +103,6 @@ def _digests(sides: Mapping[str, Sequence[Log]]) -> dict[str, str]:
 
 
 def _write_rows(metrics: MetricsFile, sides: Mapping[str, Sequence[Log]]) -> None:
-    """Writes the run's ``metrics.csv``."""
     rows = []
     for name, log in ((name, log) for name, logs in sides.items() for log in logs):
         columns = {metric for numbers in log.epochs.values() for metric in numbers}

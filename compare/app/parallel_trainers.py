@@ -194,7 +194,6 @@ class _Sender(StringIO):
         self._sent = time.monotonic()
 
     def send(self) -> None:
-        """Sends what waits."""
         if self._waiting:
             self._connection.send(self._waiting)
         self._waiting, self._sent = [], time.monotonic()

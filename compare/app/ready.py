@@ -86,7 +86,6 @@ class Session:
 
     @property
     def folder(self) -> Path:
-        """The run's folder."""
         return self.run.folder
 
     def progress(self, name: str, epochs: range, gap: RunningGap | None = None, shown: str = "") -> TrainerProgress:
@@ -140,7 +139,6 @@ class Worker:
     threads: int = 0
 
     def begin(self) -> Session:
-        """Get ready to train."""
         return Session.begin(self.options, RunJson(folder=self.folder), Console(quiet=True), self.threads)
 
 

@@ -14,7 +14,6 @@ from compare.reporting import html, plots, tensorboard
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
     parser = OneLineParser(
         prog="report.py",
         allow_abbrev=False,

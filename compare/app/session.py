@@ -297,7 +297,6 @@ def _print_first_lines(session: Session, problems: list[preflight.Problem]) -> N
 
 
 def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> None:
-    """Train with every trainer and seed."""
     from compare.app.trial import try_trainers  # noqa: PLC0415 (lazy)
 
     options, run, task = session.options, session.run, session.task

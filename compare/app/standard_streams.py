@@ -104,7 +104,6 @@ class _Forgiving:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes the text, if that is possible."""
         try:
             try:
                 self._stream.write(text)
@@ -115,7 +114,6 @@ class _Forgiving:
         return len(text)
 
     def flush(self) -> None:
-        """Flushes what was written, if that is possible."""
         try:
             self._stream.flush()
         except (OSError, ValueError):

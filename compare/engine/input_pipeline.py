@@ -76,7 +76,6 @@ class Examples:
         self._prepare = prepare
 
     def first(self, count: int) -> Examples:
-        """Returns the first ``count`` examples."""
         return self if count == self.count else self._some(slice(count))
 
     def sample(self, count: int) -> Examples:

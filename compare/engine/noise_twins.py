@@ -107,14 +107,12 @@ class HalfNoise:
         self._moves = 0
 
     def begin(self) -> None:
-        """Changes the weights, before a step."""
         if self._copies:
             self.end()
             self._moves += 1
             self._changes = self._move(tf.constant(self._moves))
 
     def end(self) -> None:
-        """Undoes the changes, after the step."""
         for change, replicas in zip(self._changes, self._copies, strict=False):
             for copy in replicas:
                 copy.assign_sub(change)

@@ -70,7 +70,6 @@ class TrainingTask:
         return math.ceil(self.train.count / self.global_batch_size)
 
     def new_model(self) -> tf.keras.Model:
-        """Calls ``build_model``."""
         model = built(self.experiment, "build_model")
         if model in self._models:
             raise RequestError(
@@ -174,7 +173,6 @@ class Run:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment to train."""
         return self._task.experiment
 
     def weights(self) -> list[np.ndarray]:
@@ -264,7 +262,6 @@ class Run:
         return list(built(self._task.experiment, "build_callbacks"))
 
     def give_inputs(self, model: tf.keras.Model) -> None:
-        """Builds a deferred model with symbolic inputs."""
         give_inputs(model, self._task.train.spec[0])
 
     def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
