@@ -15,7 +15,6 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
@@ -48,6 +47,7 @@ from compare.check.stages import (
     INPUTS,
     LOSS,
     PREDICTIONS,
+    SQUASHING,
     STATE,
     UPDATE,
     Located,
@@ -353,13 +353,9 @@ def _hints_on_outputs(sides: Sides) -> Iterator[Measurement]:
         return
     for (other, logits), (side, predicted) in permutations(zip(sides.names, both, strict=True)):
         for name, function in SQUASHING.items():
-            pairs = zip(map(function, logits), predicted, strict=True)
-            if all(np.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in pairs):
+            pairs = zip(logits, predicted, strict=True)
+            if all(np.allclose(function(a.astype(np.float64)), b, rtol=1e-4, atol=1e-7) for a, b in pairs):
                 yield Measurement.of("predictions-squashed", side=side, function=name, other=other)
-
-
-SQUASHING = {"softmax": lambda logits: special.softmax(logits, axis=-1), "sigmoid": special.expit}
-"""Functions that make probabilities of logits."""
 
 
 def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:

@@ -64,12 +64,7 @@ def check(
 
 def checking(experiment: Experiment, trainer: Trainer, reference: Trainer, **asked: Any) -> CheckOn:
     """Returns a function that checks the trainer under a strategy; ``asked`` is passed to ``Checker``."""
-
-    def check_on(strategy: tf.distribute.Strategy) -> Report:
-        checker = Checker(experiment, reference, strategy, **asked)
-        return checker.check(trainer)
-
-    return check_on
+    return lambda strategy: Checker(experiment, reference, strategy, **asked).check(trainer)
 
 
 def on_two_replicas(check_on: CheckOn) -> Report | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -151,11 +151,6 @@ class Replay:
         """Whether training examples have weights."""
         return len(next(iter(self.epochs.values()))) == 3
 
-    @property
-    def class_weighted(self) -> bool:
-        """Whether training examples have class weights."""
-        return self.experiment.class_weight is not None
-
     def other_losses(self, kind: str) -> tuple[Any, Any] | None:
         """The losses of ``OTHER_LOGITS`` or ``UNSMOOTHED``, and what the first one is given; None if no loss has it."""
         option, change = OPTIONS[kind]
@@ -170,19 +165,18 @@ class Replay:
         """The function that makes probabilities of the logits that the loss takes; None if it takes none."""
         return squash_for(self.experiment.build_loss())
 
+    @cached_property
     def recovers(self) -> bool:
         """Whether Keras computes the loss from logits that it finds behind the model's probabilities, in a graph."""
-        if not hasattr(self, "_recovers"):
-            x, y = self._first
+        x, y = self._first
 
-            def losses() -> tuple[tf.Tensor, tf.Tensor]:
-                predictions = self.model(x, training=False)
-                loss = self._losses[GIVEN]
-                return loss(y, predictions), loss(y, tf.nest.map_structure(unrecovered, predictions))
+        def losses() -> tuple[tf.Tensor, tf.Tensor]:
+            predictions = self.model(x, training=False)
+            loss = self._losses[GIVEN]
+            return loss(y, predictions), loss(y, tf.nest.map_structure(unrecovered, predictions))
 
-            given, behind = (float(value) for value in tf.function(losses)())
-            self._recovers = abs(given - behind) > 1e-3 * max(abs(given), abs(behind))
-        return self._recovers
+        given, behind = (float(value) for value in tf.function(losses)())
+        return abs(given - behind) > 1e-3 * max(abs(given), abs(behind))
 
     @property
     def loss_weights(self) -> tuple[tuple[str, ...], tuple[float, ...]] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -219,9 +220,9 @@ def model_events(close_up: CloseUp, step: int, kind: str) -> list[Event]:
     return [event for event in events if event.info.get("model", name) == name]
 
 
-def example_rows(close_up: CloseUp, step: int, kind: str = "inputs") -> list[int]:
+def example_rows(close_up: CloseUp, step: int) -> list[int]:
     """The hashes of the examples of a step, in order."""
-    return [row for event in model_events(close_up, step, kind) for row in event.rows]
+    return [row for event in model_events(close_up, step, "inputs") for row in event.rows]
 
 
 def _examples(at: _Step, elsewhere: Collection[int]) -> StageValues:
@@ -340,16 +341,16 @@ def _numbers(events: Sequence[Event]) -> list[np.ndarray]:
     return [array for array in arrays if array.dtype.kind not in "OSU"]
 
 
-def _softmax(events: Sequence[Event]) -> np.ndarray:
-    """The probabilities of all outputs, as if these were logits of classes."""
-    shares = [np.exp(np.asarray(each, np.float64) - np.max(each, -1, keepdims=True)) for each in _numbers(events)]
-    return np.concatenate([(each / each.sum(-1, keepdims=True)).ravel() for each in shares])
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    shares = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(shares / shares.sum(-1, keepdims=True))
 
 
-def _sigmoid(events: Sequence[Event]) -> np.ndarray:
-    """The probabilities of all outputs, as if each was a logit of its own."""
-    halves = [0.5 * np.asarray(each, np.float64).ravel() for each in _numbers(events)]
-    return 0.5 * (1 + np.tanh(np.concatenate(halves)))
+SQUASHING: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "softmax": _softmax,
+    "sigmoid": lambda logits: 0.5 * (1 + np.tanh(0.5 * logits)),
+}
+"""Functions that make probabilities of logits in float64."""
 
 
 def _range(values: np.ndarray) -> str:
@@ -393,8 +394,9 @@ def _outputs_of(
     a, b = _joined(reference), _joined(candidate)
     gap, noise = _compared(a, b, [_joined(twin) for twin in twins if twin])
     if gap > noise and _loss(at).equal:  # logits on one side, and on the other what a softmax makes of them
-        sides = (candidate, a), (reference, b)
-        gap = min(gap, *(relative_gap(squash(each), other) for each, other in sides for squash in (_softmax, _sigmoid)))
+        for squash, (logits, other) in product(SQUASHING.values(), ((candidate, a), (reference, b))):
+            squashed = [squash(each.astype(np.float64)).ravel() for each in _numbers(logits)]
+            gap = min(gap, relative_gap(np.concatenate(squashed), other))
     where = _first_layer(at) if gap > noise and not moved else ""
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
 

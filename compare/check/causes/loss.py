@@ -361,7 +361,7 @@ def _recorded_penalty_each(sides: Sides, located: Located) -> Iterator[Variant]:
 
 
 def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    if case.replay.recovers():
+    if case.replay.recovers:
         seen = Measurement.of("probabilities-as-logits", reference=case.reference.name)
         yield Variant({"loss": UNRECOVERED}, seen, remedy=WITH_PROBABILITIES)
         return
@@ -503,7 +503,7 @@ def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
 def _unweighted(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.weighted:
         yield Variant({"sample_weights": False}, Measurement.of("sample-weights-unused"))
-    if case.replay.class_weighted:
+    if case.replay.experiment.class_weight is not None:
         remedy = (
             "sample_weight = tf.gather(class_weights, y)  # one per class; times the data's own weights, if any\n"
             "per_example = loss_object.call(y, predictions) * sample_weight"
