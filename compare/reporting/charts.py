@@ -14,6 +14,8 @@ from matplotlib.ticker import MaxNLocator
 
 Points = Mapping[Any, float]
 """Maps x, an int or float, to y; a missing value is absent or not finite."""
+Area = Mapping[Any, tuple[float, float]]
+"""Maps x to the lower and the upper edge of what is shaded there."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,7 @@ class Series:
         hollow: whether markers are hollow, as for validation.
         faint: whether the line is thin and has no markers, as for one seed of several.
         tooltips: maps x to the exact value as text, shown on hover; if empty, nothing is shown.
-        low: the lower edge of a shaded interval around the line; empty without an interval.
-        high: the upper edge of that interval.
+        interval: a shaded interval around the line.
         key: the name under which readers hide and show the line; by default derived from ``style`` and ``hollow``.
         wide: whether the line is wide and pale, as the reference is by default, so that others can lie on it.
         bars: whether the interval is drawn as a vertical line at each point instead of a shaded area.
@@ -65,8 +66,7 @@ class Series:
     hollow: bool = False
     faint: bool = False
     tooltips: Mapping[Any, str] = field(default_factory=dict)
-    low: Points = field(default_factory=dict)
-    high: Points = field(default_factory=dict)
+    interval: Area = field(default_factory=dict)
     key: str = ""
     wide: bool = False
     bars: bool = False
@@ -89,20 +89,13 @@ class Series:
         """Where the value is not finite."""
         return [at for at, value in self.points.items() if not math.isfinite(value)]
 
-    @property
-    def interval(self) -> list[tuple[float, float, float]]:
-        """The places with their lower and upper edges, where these are finite."""
-        edges = [(at, low, self.high.get(at, math.nan)) for at, low in sorted(self.low.items())]
-        return [edge for edge in edges if math.isfinite(edge[1]) and math.isfinite(edge[2])]
-
 
 @dataclass(frozen=True)
 class Band:
     """A shaded region; its kind is ``rounding``, ``twins`` or ``margin``."""
 
     kind: str
-    low: Points
-    high: Points
+    area: Area
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from compare.records import shortest
 from compare.records.metrics_csv import Curves, Values
-from compare.reporting.charts import Band, Chart, Series, View, counts, linear, logarithmic
+from compare.reporting.charts import Band, Chart, Points, Series, View, counts, linear, logarithmic
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import difference, interval
 from compare.reporting.weight_pictures import style_of, views_of_lengths
@@ -40,17 +40,15 @@ def _columns(files: RunFiles, metric: str) -> Iterator[tuple[int, str, bool, dic
 def _curves(label: str, style: int, hollow: bool, seeds: Mapping[int, Values], **more: Any) -> list[Series]:
     """The line of one column of a trainer; of several seeds a thin line each and their mean with its interval."""
     if len(seeds) > 1:
-        mean, low, high = mean_and_interval(list(seeds.values()))
-        tooltips = {
-            float(e): f"{v:.6g} (95% interval {low[e]:.4g} to {high[e]:.4g})" if math.isfinite(low[e]) else f"{v:.6g}"
-            for e, v in mean.items()
-        }
+        mean, interval = mean_and_interval(list(seeds.values()))
+        ends = {epoch: f" (95% interval {low:.4g} to {high:.4g})" for epoch, (low, high) in interval.items()}
+        tooltips = {epoch: f"{value:.6g}{ends.get(epoch, '')}" for epoch, value in mean.items()}
         name = f"{label}, mean"
         lines = [Series(label, style, values, hollow, faint=True, **more) for values in seeds.values()]
-        return [*lines, Series(name, style, mean, hollow, tooltips=tooltips, low=low, high=high, **more)]
+        return [*lines, Series(name, style, mean, hollow, tooltips=tooltips, interval=interval, **more)]
     lines = []
     for values in seeds.values():
-        tooltips = {float(e): shortest(v) for e, v in values.items()}
+        tooltips = {epoch: shortest(value) for epoch, value in values.items()}
         holes = sorted({*range(min(values), max(values))} - values.keys())
         lines.append(Series(label, style, values, hollow, tooltips=tooltips, holes=holes, **more))
     return lines
@@ -82,7 +80,7 @@ def gap_chart(files: RunFiles, name: str) -> Chart | None:
                 continue
             known = expected[column]
             both = sorted(expected["epoch"].keys() & curves["epoch"].keys() & (known.keys() | actual.keys()))
-            gaps = {float(e): absolute_gap(known.get(e), actual.get(e)) for e in both}
+            gaps = {e: absolute_gap(known.get(e), actual.get(e)) for e in both}
             tooltips = {
                 e: "equal" if gap == 0 else f"{gap:.2e}" if gap is not None else
                 "not a number" if e in known and e in actual else "not reported by both"
@@ -96,12 +94,11 @@ def gap_chart(files: RunFiles, name: str) -> Chart | None:
     heights = [gap for line in series for gap in line.points.values() if math.isfinite(gap) and gap > 0]
     reported = [curves.get(column, {}) for curves in files.curves.values() for column in (name, f"val_{name}")]
     low, high = rounding_of([abs(v) for values in reported for v in values.values() if math.isfinite(v) and v])
-    bands = [Band("rounding", *(dict.fromkeys((0.5, files.epochs + 0.5), edge) for edge in (low, high)))]
+    bands = [Band("rounding", dict.fromkeys((0.5, files.epochs + 0.5), (low, high)))]
     labels = [(math.sqrt(low * high), "float32 rounding"), (0.0, "equal")]
     envelope = envelope_of(files.curves, reference, name, files.noise)
     if any(envelope.values()):
-        band = _widened(envelope)
-        bands.insert(0, Band("twins", dict.fromkeys(band, 0.0), band))
+        bands.insert(0, Band("twins", {at: (0.0, edge) for at, edge in _widened(envelope).items()}))
         labels.append((list(envelope.values())[-1], "perturbed runs"))
         heights += [value for value in envelope.values() if value > 0]
     size = "equal in every epoch" if not heights else f"up to {max(heights):.2e}"
@@ -110,10 +107,10 @@ def gap_chart(files: RunFiles, name: str) -> Chart | None:
     return Chart(title, summary, counts(files.epochs), y, series, bands=bands, labels=labels, kind="gaps")
 
 
-def _widened(edge: Mapping[int, float]) -> dict[float, float]:
+def _widened(edge: Points) -> dict[float, float]:
     """The edge of a band by epoch, with half an epoch more at both ends."""
     first, last = min(edge), max(edge)
-    return {first - 0.5: edge[first], **{float(e): v for e, v in edge.items()}, last + 0.5: edge[last]}
+    return {first - 0.5: edge[first], **edge, last + 0.5: edge[last]}
 
 
 def seconds_chart(files: RunFiles) -> Chart | None:
@@ -123,7 +120,7 @@ def seconds_chart(files: RunFiles) -> Chart | None:
         seeds = [each["seconds"] for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
         if seeds:
             mean = mean_and_interval(seeds)[0] if len(seeds) > 1 else seeds[0]
-            tooltips = {float(epoch): f"{value:,.2f} s" for epoch, value in mean.items()}
+            tooltips = {epoch: f"{value:,.2f} s" for epoch, value in mean.items()}
             series.append(Series(name, min(number, 5), mean, tooltips=tooltips, key=f"seconds{number}"))
     if len(series) < min(2, len(files.names)):
         return None
@@ -150,22 +147,26 @@ def margin_chart(files: RunFiles, metric: str) -> Chart:
         margins |= {epoch: scale * test.margin for epoch, test in tests.items()}
         found = differences(files.curves, reference, candidate, metric, relative=relative)
         for seed, values in found.items():
-            tooltips = {float(epoch): difference(v / scale, relative) for epoch, v in values.items()}
+            tooltips = {epoch: difference(v / scale, relative) for epoch, v in values.items()}
             series.append(replace(line, name=f"{candidate}, seed {seed}", points=values, tooltips=tooltips, dots=True))
         tooltips = {
-            float(epoch): difference(test.mean, test.relative)
+            epoch: difference(test.mean, test.relative)
             + (f" (90% interval {interval(test)})" if test.low is not None else "")
             + f": {test.verdict}"
             for epoch, test in tests.items()
         }
-        mean = {float(epoch): scale * test.mean for epoch, test in tests.items()}
-        low = {float(epoch): scale * test.low for epoch, test in tests.items() if test.low is not None}
-        high = {float(epoch): scale * test.high for epoch, test in tests.items() if test.high is not None}
-        series += [replace(line, points=mean, tooltips=tooltips, low=low, high=high, bars=True)] * bool(tests)
+        mean = {epoch: scale * test.mean for epoch, test in tests.items()}
+        ends = {
+            epoch: (scale * test.low, scale * test.high)
+            for epoch, test in tests.items()
+            if test.low is not None and test.high is not None
+        }
+        series += [replace(line, points=mean, tooltips=tooltips, interval=ends, bars=True)] * bool(tests)
     edges = _widened(margins) if margins else {}
-    band = Band("margin", {at: -value for at, value in edges.items()}, edges)
-    heights = [v for line in series for part in (line.points, line.low, line.high) for v in part.values()]
-    heights = [v for v in (*heights, *edges.values(), *band.low.values()) if math.isfinite(v)]
+    band = Band("margin", {at: (-value, value) for at, value in edges.items()})
+    areas = [band.area, *(line.interval for line in series)]
+    heights = [v for line in series for v in line.points.values() if math.isfinite(v)]
+    heights += [v for area in areas for ends in area.values() for v in ends]
     words = "; ".join(f"{line.name}, last epoch: {list(line.tooltips.values())[-1]}" for line in series if line.bars)
     y = linear(min(heights, default=0), max(heights, default=0), unit=unit)
     name = f"candidate \N{MINUS SIGN} reference{', % of the reference' if relative else ''}"
@@ -201,15 +202,16 @@ FEWEST = 5
 """The smallest number of seeds for which an interval of the mean is drawn: of fewer it is wider than the chart."""
 
 
-def mean_and_interval(seeds: Sequence[Values]) -> tuple[Values, Values, Values]:
-    """The mean over seeds per epoch, and the ends of its 95% confidence interval; NaN for fewer than ``FEWEST``."""
-    mean, low, high = {}, {}, {}
+def mean_and_interval(seeds: Sequence[Values]) -> tuple[Values, dict[int, tuple[float, float]]]:
+    """The mean over seeds per epoch, and the ends of its 95% confidence interval, for no fewer than ``FEWEST``."""
+    mean, interval = {}, {}
     for epoch in sorted(set().union(*seeds)):
         values = np.array([seed[epoch] for seed in seeds if math.isfinite(seed.get(epoch, math.nan))])
         if len(values):
             mean[epoch] = float(values.mean())
-            low[epoch], high[epoch] = mean_interval(values, 0.95) if len(values) >= FEWEST else (math.nan, math.nan)
-    return mean, low, high
+        if len(values) >= FEWEST and np.isfinite(ends := mean_interval(values, 0.95)).all():
+            interval[epoch] = ends
+    return mean, interval
 
 
 def differences(

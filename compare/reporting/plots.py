@@ -14,6 +14,7 @@ from typing import Any
 from compare.reporting import backend  # noqa: F401 (before Matplotlib itself)
 
 # isort: split
+import numpy as np
 from matplotlib import style as settings
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextAr
 from compare.naming import printable
 from compare.records import RecordError, read_metrics, replace_file
 from compare.reporting import pictures, run_files, weight_pictures
-from compare.reporting.charts import Chart, Series
+from compare.reporting.charts import Area, Chart, Series
 from compare.reporting.run_files import RunFiles, usable
 from compare.reporting.sentences import sentences, where
 from compare.reporting.weight_pictures import Compared, compared_gaps
@@ -253,8 +254,7 @@ def draw_panel(ax: Axes, chart: Chart, title: str, *, small: bool = True) -> Non
         ax.axvline(x, color="#CCCCCC", linewidth=0.8, linestyle=":", zorder=0.8)
     for band in chart.bands:
         colour, alpha = BANDS[band.kind]
-        at, low = zip(*sorted(band.low.items()), strict=True)
-        ax.fill_between(at, low, [band.high[x] for x in at], color=colour, alpha=alpha, linewidth=0, zorder=1)
+        ax.fill_between(*_edges(band.area), color=colour, alpha=alpha, linewidth=0, zorder=1)
     for series in chart.series:
         _draw_series(ax, series, chart)
     for height, text in chart.label_positions(0.17):  # beside the panel, where curves cannot cross them
@@ -291,16 +291,19 @@ def _draw_series(ax: Axes, series: Series, chart: Chart) -> None:
             layer["markersize"] *= 1 if chart.kind != "gaps" or series.hollow else 0.5  # a ring around an equal gap
             ax.plot(x, y, label=label, clip_on=False, **layer | ({} if chart.markers else {"marker": ""}))
             label = "_core"
-    if interval := series.interval:
-        at, low, high = zip(*interval, strict=True)
-        if series.bars:
-            ax.vlines(at, low, high, color=colour, linewidth=4, alpha=0.4, zorder=2.5)
-        else:
-            ax.fill_between(at, low, high, color=colour, alpha=0.13, linewidth=0, zorder=1.7)
+    if series.bars:
+        ax.vlines(*_edges(series.interval), color=colour, linewidth=4, alpha=0.4, zorder=2.5)
+    elif series.interval:
+        ax.fill_between(*_edges(series.interval), color=colour, alpha=0.13, linewidth=0, zorder=1.7)
     if series.crosses:
         height = [0.96 - 0.04 * series.style] * len(series.crosses)
         place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
         ax.plot(series.crosses, height, "x", color=colour, markeredgewidth=2, **place)
+
+
+def _edges(area: Area) -> np.ndarray:
+    """The places, the lower and the upper edges of an area, float64 ``[3, places]``."""
+    return np.array([(at, *edges) for at, edges in sorted(area.items())]).reshape(-1, 3).T
 
 
 def layers(style: int, hollow: bool = False, many: bool = False) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from compare.reporting.charts import Axis, Chart, Series, View, ticks_between
+from compare.reporting.charts import Area, Axis, Chart, Series, View, ticks_between
 
 
 def content(chart: Chart) -> dict[str, Any]:
@@ -22,12 +22,11 @@ def content(chart: Chart) -> dict[str, Any]:
             value = line.points.get(at, math.nan)
             height = round(100 * (1 - y.position(value)), 1) if math.isfinite(value) else None
             stops.setdefault(at, []).append((line.name, text, line.legend_key, height))
-    bands = [(band.kind, sorted((at, low, band.high[at]) for at, low in band.low.items())) for band in chart.bands]
     return vars(chart) | {
         "x_ticks": [(100 * x.position(value), text) for value, text in x.ticks],
         "y_ticks": [(100 * (1 - y.position(value)), text) for value, text in y.ticks],
         "zero": any(value == 0 for value, _ in y.ticks) and 100 * (1 - y.position(0)),
-        "bands": [{"kind": kind, "path": _region(edges, x, y)} for kind, edges in bands if edges],
+        "bands": [{"kind": band.kind, "path": _region(band.area, x, y)} for band in chart.bands if band.area],
         "labels": [(100 * at, text) for at, text in chart.label_positions(0.105)],
         "lines": [100 * x.position(value) for value in chart.lines],
         "curves": [_curve(line, x, y, chart.markers) for line in chart.series],
@@ -66,15 +65,14 @@ def views(parts: Sequence[View], x: Axis) -> list[dict[str, Any]]:
 
 def _curve(series: Series, x: Axis, y: Axis, markers: bool) -> dict[str, Any]:
     finite = [(at, value) for at, value in series.points.items() if math.isfinite(value)]
-    edges = series.interval
     return vars(series) | {
         "key": series.legend_key,
         "end": round(100 * x.position(max(finite)[0]), 3) if finite else 0.0,
         "path": _path(series, x, y),
-        "interval": "" if series.bars else _region(edges, x, y),
+        "interval": "" if series.bars else _region(series.interval, x, y),
         "bars": [
             (100 * x.position(at), 100 * (1 - y.position(low)), 100 * (1 - y.position(high)))
-            for at, low, high in edges
+            for at, (low, high) in sorted(series.interval.items())
             if series.bars
         ],
         "points": [(100 * x.position(at), 100 * (1 - y.position(value))) for at, value in finite]
@@ -97,11 +95,12 @@ def _path(series: Series, x: Axis, y: Axis) -> str:
     return "".join(parts)
 
 
-def _region(edges: Sequence[tuple[float, float, float]], x: Axis, y: Axis) -> str:
-    """The SVG path around the area between two lines, given as (x, lower y, upper y)."""
+def _region(area: Area, x: Axis, y: Axis) -> str:
+    """The SVG path around an area."""
 
     def along(line: Iterable[tuple[float, float]]) -> list[str]:
         return [f"{1000 * x.position(at):.1f} {1000 * min(max(1 - y.position(v), 0.0), 1.0):.1f}" for at, v in line]
 
-    above, below = [(at, high) for at, _, high in edges], [(at, low) for at, low, _ in reversed(edges)]
+    edges = sorted(area.items())
+    above, below = [(at, high) for at, (_, high) in edges], [(at, low) for at, (low, _) in reversed(edges)]
     return f"M{'L'.join([*along(above), *along(below)])}Z" if edges else ""

@@ -108,7 +108,7 @@ def _timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart:
         "; ".join(f"{entry.candidate}: {where(entry)}" for entry, _, _ in compared),
         steps.axis,
         lines,
-        [v for band in bands for v in (*band.low.values(), *band.high.values()) if v > 0],
+        [v for band in bands for edges in band.area.values() for v in edges if v > 0],
         x_name=steps.x_name,
         bands=bands,
         labels=labels,
@@ -164,14 +164,14 @@ def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band]
         at = [i for i in range(0, len(noisy.steps), every) if np.isfinite(noisy.noise[i])]
         top = {float(noisy.first + i): float(noisy.noise[i]) for i in at}
         labels = [(list(top.values())[-1], "rounding alone, measured by perturbed runs")] if top else []
-        return [Band("twins", dict.fromkeys(top, 0.0), top)], labels
+        return [Band("twins", {at: (0.0, edge) for at, edge in top.items()})], labels
     first = series[0]
     steps = [*range(0, len(first.steps), every), len(first.steps) - 1]
     low = {float(first.first + i): float(first.rounding[i]) for i in steps if np.isfinite(first.rounding[i])}
     if not any(value > 0 for value in low.values()):
         return [], []
-    high = {at: 2 * value for at, value in low.items()}
-    return [Band("rounding", low, high)], [(list(high.values())[-1], "one rounding of every weight")]
+    area = {at: (value, 2 * value) for at, value in low.items()}
+    return [Band("rounding", area)], [(list(area.values())[-1][1], "one rounding of every weight")]
 
 
 def _span(last: int, first: int = 1) -> Axis:
