@@ -437,6 +437,15 @@ def test_noise_twins_are_the_band(tmp_path: Path, block: int, monkeypatch: pytes
     assert np.isnan(gaps.noise[:3]).all() and (np.diff(gaps.noise[3:]) >= 0).all()
 
 
+def test_rounding_is_drawn_and_its_band_is_named_if_it_begins_with_the_last_of_many_steps(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    record(folder, "fit", epochs=1, steps=938)
+    record(folder, "loop", epochs=1, steps=938, off_from=938, gap=3e-7)
+    record(folder / "twins" / "loop", "twin-1", epochs=1, steps=938, off_from=938, gap=1e-7)
+    assert "rounding alone, measured by perturbed runs" in Page(finish(folder) / "report.html").text
+    assert plots.draw(folder).is_file()
+
+
 def test_judging_and_drawing_take_no_more_than_twice_the_memory_of_the_fingerprints(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     record(folder, "fit", epochs=2, steps=20_000)

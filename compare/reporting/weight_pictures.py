@@ -161,10 +161,10 @@ def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band]
     """The band that shows the effect of rounding, and its label: noise twins, or else one rounding of every weight."""
     noisy = next((gaps for gaps in series if np.isfinite(gaps.noise).any()), None)
     if noisy is not None:
-        at = [i for i in range(0, len(noisy.steps), every) if np.isfinite(noisy.noise[i])]
-        top = {float(noisy.first + i): float(noisy.noise[i]) for i in at}
-        labels = [(list(top.values())[-1], "rounding alone, measured by perturbed runs")] if top else []
-        return [Band("twins", {at: (0.0, edge) for at, edge in top.items()})], labels
+        begin, count = int(np.isfinite(noisy.noise).argmax()), len(noisy.steps)  # it may begin with the last step
+        at = sorted({begin, *range(0, count, every), count - 1} - {*range(begin)})
+        area = {float(noisy.first + i): (0.0, float(noisy.noise[i])) for i in at}
+        return [Band("twins", area)], [(area[noisy.last][1], "rounding alone, measured by perturbed runs")]
     first = series[0]
     steps = [*range(0, len(first.steps), every), len(first.steps) - 1]
     low = {float(first.first + i): float(first.rounding[i]) for i in steps if np.isfinite(first.rounding[i])}
