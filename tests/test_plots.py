@@ -105,6 +105,15 @@ def test_every_trainer_is_drawn_with_the_values_of_the_csv(tmp_path: Path) -> No
     assert y(fig.axes[-1], "loop") == [10.0, 5.0]
 
 
+@pytest.mark.parametrize(
+    ("of_fit", "of_loop"), [(2.302585092994046, 2.3025850929940455), (0.0, 5e-324)], ids=["next", "smallest"]
+)
+def test_numbers_as_near_as_two_numbers_can_be_are_drawn(tmp_path: Path, of_fit: float, of_loop: float) -> None:
+    curves, gaps = panel(drawn(rows(tmp_path, fit=[{"loss": of_fit}], loop=[{"loss": of_loop}])), "loss")
+    assert y(curves, "loop loss") == [of_loop] and y(gaps, "loop loss") == [abs(of_loop - of_fit)]
+    assert len(curves.get_yticks()) > 1 and len(gaps.get_yticks()) > 1
+
+
 def test_coinciding_curves_are_both_visible(tmp_path: Path) -> None:
     fig = drawn(rows(tmp_path, fit=LOOP, loop=LOOP, scan=LOOP))
     curves, _ = panel(fig, "loss")

@@ -148,9 +148,15 @@ class Chart:
         return placed
 
 
+RESOLVED = 1e-13
+"""The smallest range, relative to its values, in which Matplotlib finds places for ticks."""
+SMALLEST = 1e-307
+"""The least that an axis shows: below all numbers of float64 there is no power of ten."""
+
+
 def linear(low: float, high: float, ticks: int = 5, pad: float = 0.06, unit: str = "") -> Axis:
     """A linear axis with some padding at both ends."""
-    if not high > low:
+    if not high - low > max(RESOLVED * max(abs(low), abs(high)), SMALLEST):
         low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
     room = (high - low) * pad
     low, high = low - room, high + room
@@ -160,7 +166,7 @@ def linear(low: float, high: float, ticks: int = 5, pad: float = 0.06, unit: str
 
 def logarithmic(low: float, high: float, zero: bool = False) -> Axis:
     """A logarithmic axis of whole decades that includes both values; with ``zero``, 0 has a position below them."""
-    bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    bottom, top = math.floor(math.log10(max(low, SMALLEST))), math.ceil(math.log10(high))
     top = max(top, bottom + 1)
     every = math.ceil((top - bottom + 1) / 6)
     decades = [(10.0**d, f"1e{d}" if abs(d) > 2 else f"{10.0**d:g}") for d in range(bottom, top + 1, every)]
