@@ -264,7 +264,6 @@ def strip(
         return None
     names, values, left_out = _rows(gaps)
     columns = np.fmax.reduceat(values, starts, axis=0)
-    columns[np.logical_and.reduceat(np.isnan(values), starts, axis=0)] = np.nan
     decades = _decades(columns)
     levels = _levels(columns, decades)
     first = np.where((values != 0).any(axis=0), (values != 0).argmax(axis=0), len(values))
