@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare.app.script_runs import EpochEnds, write_records
+from compare.app.script_runs import write_records
 from compare.app.scripts import _unknown_ends
 from compare.app.scripts_session import ModelPair
 from compare.check.causes.reporting import never_reset
 from compare.records import MetricsFile, Variable, step_dtype
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.trace import FitEpoch, Reported, Trace
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, micro_batches, sides
 
-from compare.app.script_runs import EpochEnds
 from compare.app.scripts_explain import _called_first, _earlier, _found
 from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
@@ -24,6 +23,7 @@ from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.targets import Targets, targets_of, value_of
 from compare.verdict.model import Finding, StageValues
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.trace import BY_HAND, FitEpoch
 

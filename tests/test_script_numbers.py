@@ -13,7 +13,6 @@ import pytest
 from test_thresholds import record as judged_record
 
 from compare.app import scripts_explain
-from compare.app.script_runs import EpochEnds
 from compare.app.scripts_session import ModelPair
 from compare.check.causes.reporting import other_metrics
 from compare.check.recorded_numbers import (
@@ -27,6 +26,7 @@ from compare.check.recorded_numbers import (
 from compare.check.used import SCRIPT_ALONE
 from compare.records import step_dtype
 from compare.verdict.exact import compare_records
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import FitEpoch, Measured, Reported, Trace

@@ -27,7 +27,7 @@ from keras.src.losses.losses import LossFunctionWrapper
 import compare
 from compare.app import cli
 from compare.app.notebooks import as_python
-from compare.app.script_runs import START_METHOD, EpochEnds, ScriptRunner
+from compare.app.script_runs import START_METHOD, ScriptRunner
 from compare.check.stages import calls_of, gradients_of, loss_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
@@ -35,6 +35,7 @@ from compare.patching import undone
 from compare.user_errors import describe
 from compare.verdict.rounding import UNIT
 from compare.watch.alike import InitialWeights
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import EnoughSteps
 from compare.watch.reported import watch_reports

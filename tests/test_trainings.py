@@ -29,7 +29,7 @@ from compare.app.script_pairs import (
     left_over,
     paired_models,
 )
-from compare.app.script_runs import EpochEnds, write_records
+from compare.app.script_runs import write_records
 from compare.app.scripts import _continuations
 from compare.app.scripts_explain import _checked, _goes_on, _not_repeated, _say_which_settings_do_nothing
 from compare.check.causes.reporting import never_reset
@@ -44,6 +44,7 @@ from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
 from compare.watch.alike import InitialWeights
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch

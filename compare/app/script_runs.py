@@ -28,12 +28,11 @@ from compare.records import (
     BuildRecord,
     EpochRecord,
     MetricsFile,
-    Place,
     Recorder,
     StepRecord,
     read_json,
 )
-from compare.watch.epoch_ends import ends_of_epochs
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.settings import ALL_BEGUN, ENDED, Settings
 from compare.watch.trace import ENOUGH, FAILED, OTHERS, Trace, steps_made
@@ -198,45 +197,6 @@ class ScriptRunner:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ALL_BEGUN).touch()
             (folder / ENDED).touch()
-
-
-@dataclass(frozen=True)
-class EpochEnds:
-    """The numbers of steps at which the epochs of a training end.
-
-    Attributes:
-        ends: the steps made up to the end of each epoch; empty if everything is one epoch.
-    """
-
-    ends: tuple[int, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.ends)
-
-    def or_whole(self, trace: Trace) -> EpochEnds:
-        """These, or the end of a training without epochs."""
-        return self if self or not trace.last else EpochEnds((trace.last,))
-
-    def place(self, step: int) -> Place:
-        """The epoch and the step in it, from the step over the whole training."""
-        before = 0
-        for epoch, end in enumerate(self.ends, start=1):
-            if step <= end:
-                return epoch, step - before
-            before = end
-        return len(self.ends) + 1, step - before
-
-    def step(self, place: Place) -> int:
-        """The step over the whole training, from the epoch and the step in it."""
-        epoch, step = place
-        if step == EPOCH_END:
-            return self.ends[epoch - 1] if epoch <= len(self.ends) else 0
-        return step + (self.ends[min(epoch - 2, len(self.ends) - 1)] if epoch > 1 and self.ends else 0)
-
-    @classmethod
-    def of(cls, *traces: Trace) -> EpochEnds:
-        """The ends of the epochs of trainings that are compared."""
-        return cls(ends_of_epochs(*traces))
 
 
 def write_records(

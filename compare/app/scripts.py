@@ -21,7 +21,7 @@ from compare.app.script_pairs import (
     paired_models,
     stretches,
 )
-from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, last_line, write_records
+from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_line, write_records
 from compare.app.script_sides import Side, changed_since, sides_of
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
@@ -34,6 +34,7 @@ from compare.records.run_json import INTERRUPTED, TRAINED, RunJson
 from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.settings import MADE_ALIKE, WEIGHTS
 from compare.watch.trace import ENVIRONMENT, LEFT, OTHERS, UNSEEN, UNTRAINED, Trace, read_traces
 

@@ -10,13 +10,14 @@ import numpy as np
 from rich.console import Console
 
 from compare.app.script_pairs import paired_models
-from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of
+from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of
 from compare.app.script_sides import Side
 from compare.modes import Scripts
 from compare.naming import log_name
 from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.settings import Settings
 from compare.watch.trace import UNSEEN, Trace, read_traces
 

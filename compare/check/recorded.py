@@ -30,7 +30,7 @@ from compare.check.recipe import (
 from compare.check.sides import Sides
 from compare.check.stages import example_rows, gradients_of, loss_of, model_events, relative_gap
 from compare.check.targets import Targets, targets_of, value_of
-from compare.watch.epoch_ends import ends_of_epochs
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import Trace
 
@@ -352,4 +352,4 @@ def steps_of_epoch(sides: Sides) -> list[int]:
 
 def ends_of(sides: Sides) -> tuple[int, ...]:
     """The number of steps at the end of each epoch."""
-    return ends_of_epochs(sides.right_trace, sides.other_trace)
+    return EpochEnds.of(sides.right_trace, sides.other_trace).ends

@@ -4,27 +4,63 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from compare.records import EPOCH_END, Place
 from compare.watch.reported_logs import measures_validation
 from compare.watch.trace import Reported, Trace
 
 
-def ends_of_epochs(*traces: Trace) -> tuple[int, ...]:
-    """The steps made up to the end of each epoch: those of the first training by ``fit``, else those of all loops.
+@dataclass(frozen=True)
+class EpochEnds:
+    """The numbers of steps at which the epochs of a training end.
 
-    Loops have epochs where all that is seen of them agrees: after equal numbers of steps, up to the last one, a metric
-    of training has counted the same again, or ``compare.report`` is given the next epoch; and both sides report there.
-    Empty if that is not known.
+    Attributes:
+        ends: the steps made up to the end of each epoch; empty if everything is one epoch.
     """
-    of_fit = [[epoch.steps for epoch in trace.epochs] for trace in traces if trace.epochs]
-    if of_fit:
-        return next((tuple(ends) for ends in of_fit if all(ends) and ends == sorted(set(ends))), ())
-    known = [each for trace in traces for each in _as_reported(trace)]
-    if len({ends for ends, _ in known}) != 1 or not any(of_training for _, of_training in known):
-        return ()
-    ends = known[0][0]
-    regular = len(ends) > 1 and ends == tuple(range(ends[0], ends[-1] + 1, ends[0]))
-    return ends if regular and all(_ends_there(trace, ends) for trace in traces) else ()
+
+    ends: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ends)
+
+    def or_whole(self, trace: Trace) -> EpochEnds:
+        """These, or the end of a training without epochs."""
+        return self if self or not trace.last else EpochEnds((trace.last,))
+
+    def place(self, step: int) -> Place:
+        """The epoch and the step in it, from the step over the whole training."""
+        before = 0
+        for epoch, end in enumerate(self.ends, start=1):
+            if step <= end:
+                return epoch, step - before
+            before = end
+        return len(self.ends) + 1, step - before
+
+    def step(self, place: Place) -> int:
+        """The step over the whole training, from the epoch and the step in it."""
+        epoch, step = place
+        if step == EPOCH_END:
+            return self.ends[epoch - 1] if epoch <= len(self.ends) else 0
+        return step + (self.ends[min(epoch - 2, len(self.ends) - 1)] if epoch > 1 and self.ends else 0)
+
+    @classmethod
+    def of(cls, *traces: Trace) -> EpochEnds:
+        """The ends of the epochs of trainings that are compared: of the first by ``fit``, else of all loops.
+
+        Loops have epochs where all that is seen of them agrees: after equal numbers of steps, up to the last one, a
+        metric of training has counted the same again, or ``compare.report`` is given the next epoch; and both sides
+        report there. Empty if that is not known.
+        """
+        of_fit = [[epoch.steps for epoch in trace.epochs] for trace in traces if trace.epochs]
+        if of_fit:
+            return cls(next((tuple(ends) for ends in of_fit if all(ends) and ends == sorted(set(ends))), ()))
+        known = [each for trace in traces for each in _as_reported(trace)]
+        if len({ends for ends, _ in known}) != 1 or not any(of_training for _, of_training in known):
+            return cls()
+        ends = known[0][0]
+        regular = len(ends) > 1 and ends == tuple(range(ends[0], ends[-1] + 1, ends[0]))
+        return cls(ends) if regular and all(_ends_there(trace, ends) for trace in traces) else cls()
 
 
 def _as_reported(trace: Trace) -> list[tuple[tuple[int, ...], bool]]:
