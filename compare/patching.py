@@ -51,6 +51,27 @@ def undo(before: int = 0) -> None:
             setattr(owner, name, original)
 
 
+class Inside:
+    """Whether calls of some kind are under way; a context in which one is, which may be entered again inside."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def __bool__(self) -> bool:
+        return self._depth > 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+
+    def call(self, original: Any, *args: Any, **options: Any) -> Any:
+        """Replaces a function whose calls are of this kind."""
+        with self:
+            return original(*args, **options)
+
+
 def classes_with(base: type, name: str) -> list[type]:
     """A class and all its subclasses that define a method themselves."""
     classes, found = [base], []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +16,15 @@ import tensorflow as tf
 
 from compare.engine.fingerprints import container, copies_of, described, distributed
 from compare.engine.insides_keras import MAKES_VARIABLES, keras, seeds_of_layer, weights_of_layer
-from compare.engine.insides_tensorflow import ResourceVariable, UninitializedVariable
+from compare.engine.insides_tensorflow import ResourceVariable
 from compare.engine.strategies import enable_op_determinism
-from compare.patching import modules_with, patch
+from compare.patching import Inside, modules_with, patch
 from compare.records import Variable, replace_file
 from compare.records.model import npz, read_arrays
 from compare.watch.pairing import in_order, paired, shapes_of
 from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Detail, Settings
 
 FIRST_SEED = 1000
-CHANGE = "assign", "assign_add", "assign_sub"
-ASSIGNMENTS = [(owner, name) for owner in (ResourceVariable, UninitializedVariable) for name in CHANGE]
-"""The methods that change a variable; one that is made while a graph is traced is of another class."""
 TF_RANDOM = tf.random, tf.compat.v2.random
 """The module of random operations that scripts and Keras 3 use, and that of Keras 2."""
 
@@ -189,9 +186,9 @@ class InitialWeights:
         provides: whether this script provides them, rather than taking those that are there.
 
     Attributes:
+        aside: what is not the script's own doing, such as an optimizer's update.
         trained: whether this script has made an optimizer step.
         on_begun: called with variables that have just got their initial values.
-        on_assigned: called with a variable that the script has set.
     """
 
     def __init__(self, settings: Detail, folder: str = "", *, provides: bool = False) -> None:
@@ -206,15 +203,12 @@ class InitialWeights:
         self._vain: dict[tuple[Variable, ...], int] = {}
         self._missed = False  # whether something was given no values in this look
         self._fresh: list[Any] = []
-        self._aside = 0
+        self.aside = Inside()
         self.trained = False
         self.on_begun: Callable[[list[Any]], None] = lambda variables: None
-        self.on_assigned: Callable[[Any], None] = lambda variable: None
         patch(keras.Model, "__new__", self._create)
         patch(ResourceVariable, "__init__", self._create_variable)
-        for owner, name in ASSIGNMENTS:
-            patch(owner, name, self._assign)
-        patch(*MAKES_VARIABLES, self._of_keras)
+        patch(*MAKES_VARIABLES, self.aside.call)
 
     # What the script makes and sets.
 
@@ -223,13 +217,9 @@ class InitialWeights:
         self._roots.append(weakref.ref(model))
         return model
 
-    def _of_keras(self, original: Any, *args: Any, **options: Any) -> Any:
-        with self.aside():
-            return original(*args, **options)
-
     def _create_variable(self, original: Any, variable: Any, *args: Any, **options: Any) -> None:
         original(variable, *args, **options)
-        if self._aside or not tf.executing_eagerly() or tf.distribute.has_strategy():
+        if self.aside or not tf.executing_eagerly() or tf.distribute.has_strategy():
             return
         if variable.trainable and variable.dtype.is_floating:
             self.look()  # a model's weights come before what is made for them, such as sums of its gradients
@@ -237,28 +227,12 @@ class InitialWeights:
             self.begin([variable])
             self.restart([variable])
 
-    def _assign(self, original: Any, variable: Any, *args: Any, **options: Any) -> Any:
-        if not self._aside and variable.trainable and tf.executing_eagerly():
-            mark = mark_of(variable)
-            mark.assigned = True
-            if not mark.used:
-                self._fresh.append(container(variable))
-            self.on_assigned(container(variable))
-        return original(variable, *args, **options)
-
-    @property
-    def is_aside(self) -> bool:
-        """Whether what happens now is not the script's own doing."""
-        return bool(self._aside)
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Marks what is not the script's own doing, such as an optimizer's update."""
-        self._aside += 1
-        try:
-            yield
-        finally:
-            self._aside -= 1
+    def assigned(self, variable: Any) -> None:
+        """Says that the script sets a variable."""
+        mark = mark_of(variable)
+        mark.assigned = True
+        if not mark.used:
+            self._fresh.append(variable)
 
     def add(self, layer: Any) -> None:
         """Adds a layer that is called outside of all models."""
@@ -268,6 +242,10 @@ class InitialWeights:
     def roots(self) -> list[Any]:
         """The built models and layers, in their order; a model that is just being made has no ``built`` yet."""
         return [each for each in self._there() if not isinstance(each, tf.Variable) and getattr(each, "built", False)]
+
+    def smallest_first(self) -> list[Any]:
+        """The same, by their number of weights."""
+        return sorted(self.roots(), key=lambda root: len(weights_of(root)))
 
     def variables(self) -> list[Any]:
         """The script's own variables that exist, in their order."""
@@ -333,6 +311,12 @@ class InitialWeights:
             self._publish(new, root)
         self.on_begun(new)
 
+    def begin_late(self, variables: Sequence[Any], root: Any) -> None:
+        """Gives variables that are about to be trained their initial values, if they have any values yet."""
+        with suppress(tf.errors.FailedPreconditionError):
+            self.begin(variables, root, late=True)
+            self.restart(variables, root)
+
     def restart(self, variables: Sequence[Any], root: Any = None) -> None:
         """Gives variables the initial values of the first training, if this script is compared with itself.
 
@@ -350,8 +334,10 @@ class InitialWeights:
                 self._give(new, found, root, alike=sure)
                 self.on_begun(new)
 
-    def use(self, variables: Sequence[Any]) -> None:
-        """Says that a gradient or an optimizer uses variables."""
+    def use(self, variables: Sequence[Any], root: Any, *, begin: bool) -> None:
+        """Says that a gradient or an optimizer uses variables, which may have to begin before."""
+        if begin and not all(mark_of(variable).used for variable in variables):
+            self.begin_late(variables, root)
         for variable in variables:
             mark = mark_of(variable)
             if not mark.used:
@@ -377,7 +363,7 @@ class InitialWeights:
         return self._own or (self._provides and not self._alone) or all(mark.alike or mark.assigned for mark in marks)
 
     def _give(self, variables: Sequence[Any], found: Sequence[tuple[Group, int]], root: Any, alike: bool) -> None:
-        with self.aside():
+        with self.aside:
             for variable, (group, i) in zip(variables, found, strict=True):
                 set_value(variable, group.values[i])
                 group.used[i] = mark = mark_of(variable)

@@ -7,9 +7,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -26,198 +25,26 @@ from compare.engine.insides_keras import (
     is_keras,
     keras,
 )
-from compare.engine.insides_tensorflow import Function
+from compare.engine.insides_tensorflow import Function, ResourceVariable, UninitializedVariable
 from compare.engine.keras_generation import without_loss_scale
 from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
-from compare.patching import patch
-from compare.threads import in_thread
+from compare.patching import Inside, patch
 from compare.user_errors import line_now, line_that_made
-from compare.watch.alike import ASSIGNMENTS, InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
+from compare.watch.alike import InitialWeights, mark_of, strategy_of, value_of, weights_of
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.settings import SEEDS, Detail, Nudge
 from compare.watch.trace import APART, INSIDE, LEFT, MADE_AT, TraceWriter
+from compare.watch.training import ByHand, Training
+from compare.watch.trainings import Trainings
+from compare.watch.under_way import Here, eagerly, is_replica
+
+CHANGE = "assign", "assign_add", "assign_sub"
+ASSIGNMENTS = [(owner, name) for owner in (ResourceVariable, UninitializedVariable) for name in CHANGE]
+"""The methods that change a variable; one that is made while a graph is traced is of another class."""
 
 
 class EnoughSteps(BaseException):
     """Ends the script: all trainings that are watched have made as many steps as were asked for."""
-
-
-class Count:
-    """The steps of one optimizer since it was first seen, also if its ``iterations`` are set back."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self.optimizer = optimizer
-        self.begun = self._at = int(optimizer.iterations.numpy())
-        self._made = 0
-
-    def made(self) -> int:
-        """The number of steps so far."""
-        now = int(self.optimizer.iterations.numpy())
-        self._made += now - self._at if now >= self._at else now
-        self._at = now
-        return self._made
-
-
-class ByHand:
-    """Stands for the optimizer of a script that has none, but changes its weights itself by their gradients.
-
-    Attributes:
-        learning_rate: not known.
-    """
-
-    learning_rate = 0.0
-
-    def __init__(self) -> None:
-        self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64)
-
-    def get_config(self) -> dict[str, Any]:
-        """It has no settings."""
-        return {}
-
-
-class Training:
-    """One training: variables that optimizers update over a stretch of steps. A model only names it.
-
-    It goes on with another optimizer, and with other variables that begin with its weights, as after ``load_model``. It
-    ends when the script sets its weights back to what they were: then another one begins.
-
-    Attributes:
-        number: 0 for the script's first training.
-        root: the model or layer that it is named by; None if there is none.
-        created: the number of that model in the order of creation.
-        variables: the variables that are compared: all weights of the models, or else what the optimizer updates.
-        initial: their values before the first step; None if they were not seen.
-        alike: whether those could be made alike, where that was asked for.
-        changed_early: whether they are others than those that gradients were first taken of.
-        over: whether it has made more steps than are recorded.
-        counts: the optimizers that make its steps now, by their id.
-        parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
-        reseeded: the steps after which it goes on with other states of its layers' random numbers.
-        described: the optimizers that are in the trace.
-        fingerprint: computes the fingerprints; None before the first step.
-        move: moves the weights, for a noise twin.
-        touched: whether the script has set one of its variables since the last step.
-        adjusted: whether it did after an earlier step.
-        next: the training of the same variables that has begun then.
-        state: of a model that no optimizer trains, whether it is part of a training's (``INSIDE``) or not (``APART``);
-            ``LEFT`` for what a training leaves.
-        of: the number of that training.
-        last: the fingerprint of the weights after the last step.
-        left: the number of steps when ``fit`` or the optimizer last ended the training, and the fingerprint then.
-    """
-
-    state, of = "", -1
-
-    def __init__(self, number: int, root: Any, created: int, variables: Sequence[Any]) -> None:
-        self.number, self.root, self.created = number, root, created
-        self.initial: list[np.ndarray] | None = None
-        self.alike, self.changed_early = True, False
-        self.steps = self._before = 0
-        self.over = self.touched = self.adjusted = self.closed = False
-        self.counts: dict[int, Count] = {}
-        self.parts: list[tuple[int, int]] = []
-        self.reseeded: list[int] = []
-        self._earlier: dict[int, Count] = {}
-        self.described: list[Any] = []
-        self.began = self.ended = 0
-        self.last: tuple[np.ndarray, np.ndarray] | None = None
-        self.left: tuple[int, Any] = 0, None
-        self.next: Training | None = None
-        self.updated: set[int] = set()
-        self.take(variables)
-
-    def take(self, variables: Sequence[Any]) -> None:
-        """Goes on with other variables of the same shapes."""
-        self.variables = list(variables)
-        self.ids = {id(container(variable)) for variable in variables}
-        self.fingerprint: Fingerprinter | None = None
-        self.move: Any = None
-        self.updated.clear()
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return "" if self.root is None else str(self.root.name)
-
-    @property
-    def optimizers(self) -> list[Any]:
-        """The optimizers that have made its steps, in the order of use; not one that the script had before."""
-        return [count.optimizer for count in (*self._earlier.values(), *self.counts.values()) if count.made()]
-
-    @property
-    def trained(self) -> list[int]:
-        """The numbers of the variables that optimizers update."""
-        return [i for i, variable in enumerate(self.variables) if id(container(variable)) in self.updated]
-
-    def made(self) -> int:
-        """The number of steps so far; optimizers that take turns make their part of the same steps."""
-        return self._before + max((count.made() for count in self.counts.values()), default=0)
-
-    def join(self, optimizer: Any, updated: set[int]) -> None:
-        """Adds an optimizer: one that takes part in the same steps, or takes the place of those before."""
-        self.updated |= updated
-        if id(optimizer) in self.counts:
-            return
-        count = Count(optimizer)
-        first = not self.counts
-        together = self.steps - self._before <= 1 and not first  # an eager loop applies one after the other
-        if first or not (together or id(optimizer) in self._earlier):
-            self._earlier |= self.counts
-            self.counts, self._before = {}, self.steps
-            if self.steps:
-                self.parts.append((self.steps, count.begun))
-        self.counts[id(optimizer)] = count
-
-    def is_reset(self) -> bool:
-        """Whether all that is trained has its initial value again, which the last step had changed."""
-        if self.initial is None or self.fingerprint is None or self.last is None:
-            return False
-        copies = [[value] * self.fingerprint.replicas for value in self.initial]
-        if np.array_equal(self.fingerprint.of(copies)[0][self.trained], self.last[0][self.trained]):
-            return False
-        pairs = zip(self.variables, self.initial, strict=True)
-        return all(
-            np.array_equal(value_of(variable), value)
-            for variable, value in pairs
-            if id(container(variable)) in self.updated
-        )
-
-
-class Here(threading.local):
-    """What is under way on this replica; each runs in a thread of its own.
-
-    Attributes:
-        layer: the model or layer that is being called.
-        model: the outermost model that is being called under a tape.
-        models: those called since the outermost tape began.
-        losses: what gradients were taken of since then.
-        last: the event that was last added to a graph.
-        clip: the script's line that has limited gradients since they were taken.
-        taken: the gradients taken since, with their variables, by id; without those that were then changed by hand.
-        by_hand: the training of which changes by hand make a step; None before the first of them.
-    """
-
-    tapes = 0
-    layer: Any = None
-    model: Any = None
-    models: tuple[Any, ...] = ()
-    losses: tuple[Any, ...] = ()
-    in_loss = False
-    last: Any = None
-    clip: tuple[str, int, str] | None = None
-    applying = False
-    taken: Mapping[int, tuple[Any, Any]] = MappingProxyType({})
-    by_hand: Training | None = None
-
-    @contextmanager
-    def set(self, **values: Any) -> Iterator[None]:
-        """Sets some of these inside the block."""
-        before = {name: getattr(self, name) for name in values}
-        vars(self).update(values)
-        try:
-            yield
-        finally:
-            vars(self).update(before)
 
 
 def _called_as_it_is(function: Any) -> Any:
@@ -233,9 +60,8 @@ class Observer:
         writer: writes a fingerprint of the weights after each step, and how it was made; None for neither.
 
     Attributes:
-        inside: how many calls are under way inside which nothing is looked for.
-        fitted: the models whose ``fit`` was called, in order.
-        fitting: what is under way of them.
+        inside: calls inside which nothing is looked for.
+        fitting: the models whose ``fit`` is under way.
         after_steps: called after steps, with their number so far in the training that numbers belong to.
         on_update: called with optimizer, gradients and variables before every update that a method of Keras's own
             makes, also of an optimizer that belongs to no training.
@@ -243,23 +69,21 @@ class Observer:
 
     def __init__(self, settings: Detail, initial: InitialWeights, writer: TraceWriter | None) -> None:
         self.settings, self.initial, self.writer = settings, initial, writer
-        self.trainings: list[Training] = []
-        self.inside = 0
-        self._building = False
+        self.trainings = Trainings(settings, initial)
+        self.inside = Inside()
+        self._building = Inside()
         self._built: weakref.WeakSet[Any] = weakref.WeakSet()
         self._used: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.fitted: list[Any] = []
         self.fitting: list[Any] = []
         self.after_steps: Callable[[int], None] = lambda steps: None
         self.on_update: Callable[[Any, list[Any], list[Any]], None] = lambda *given: None
         self._moment = 0
         self._round: list[Training] = []
         self._models: list[tuple[Callable[[], Any], list[np.ndarray | None]]] = []
-        self._trained: set[int] = set()
         self._last_call: tuple[list[Any], Any] | None = None
         self._idle = 0.0
         self._half: list[HalfNoise] = []
-        self._random = RandomNumbers(eagerly)
+        self._random = RandomNumbers()
         if SEEDS not in settings.own:
             self._random.take_over()
         self._here = Here()
@@ -267,7 +91,7 @@ class Observer:
         self._optimizers: set[type] = set()
         self._has_optimizers = False
         self._by_hand: dict[frozenset[int], ByHand] = {}
-        initial.on_begun, initial.on_assigned = self._begun, self._assigned
+        initial.on_begun = self._begun
         patch(Function, "__call__", self._call)
         patch(Function, "_initialize_uninitialized_variables", self._initialize)
         patch(tf.distribute.Strategy, "run", self._run)
@@ -294,7 +118,7 @@ class Observer:
         return not self.inside and tf.executing_eagerly() and main
 
     def _run(self, original: Any, *args: Any, **options: Any) -> Any:
-        if not _is_replica():
+        if not is_replica():
             self._running = threading.current_thread()
         return self._call(original, *args, **options)
 
@@ -310,7 +134,7 @@ class Observer:
         if self._last_call is not None and self._repeats_what_is_over(call, self._last_call[0]):
             return self._last_call[1]
         self._random.call()
-        with self._aside():
+        with self.inside:
             result = original(*args, **options)
         stepped = self.look()
         over = bool(stepped) and all(training.steps >= self.settings.max_steps for training in stepped)
@@ -328,7 +152,7 @@ class Observer:
         same = len(call) == len(before) and all(
             a is b or (isinstance(a, VALUES) and isinstance(b, VALUES)) for a, b in zip(call, before, strict=True)
         )
-        if not same or self.second_began or any(training.closed for training in self.trainings):
+        if not same or self.trainings.second_began or any(training.closed for training in self.trainings):
             return False
         self._idle = self._idle or time.monotonic() + IDLE_SECONDS
         for training in self.trainings:
@@ -345,7 +169,7 @@ class Observer:
 
     def _enter_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
         """Treats a layer that is called under a tape, outside of all models and layers, like a model."""
-        inside = self._here.layer is not None or self._building
+        inside = self._here.layer is not None or bool(self._building)
         if inside or not self._here.tapes or any_symbolic_tensors(args):
             return original(layer, *args, **options)
         self.initial.add(layer)
@@ -388,17 +212,10 @@ class Observer:
 
     def _use(self, root: Any) -> None:
         """Begins what is about to be trained, if it has not begun yet."""
-        with self._aside():
-            if self._unused(weights := weights_of(root)):
-                self.initial.begin(weights, root, late=True)
-                self.initial.restart(weights, root)
-                self.initial.use(weights)
+        with self.inside:
+            self.initial.use(weights := weights_of(root), root, begin=True)
         if root.built and weights:
             self._used.add(root)
-
-    @staticmethod
-    def _unused(variables: Sequence[Any]) -> bool:
-        return any(not mark_of(variable).used for variable in variables)
 
     def build_from(self, model: Any, x: Any) -> None:
         """Makes the weights of a model that ``fit`` would make later, from the data that it is given."""
@@ -419,15 +236,10 @@ class Observer:
                 return value
             return KerasTensor(value.shape, str(tf.as_dtype(value.dtype).name))
 
-        self._building = True
         self._built.add(model)
-        try:
+        with self._building, suppress(Exception):  # the call itself says what is wrong
             args, options = tf.nest.map_structure(symbolic, (args, options))
             compute_output_spec(model, *args, **options)
-        except Exception:
-            return  # the call itself says what is wrong
-        finally:
-            self._building = False
 
     def _make_optimizer(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> None:
         """Watches methods that a script's own optimizers have instead of Keras's, which they may not call."""
@@ -477,7 +289,11 @@ class Observer:
         One that has optimizers may do so beside their steps, as SAM does, so that only theirs are seen.
         """
         here, place = self._here, id(container(variable))
-        if self._has_optimizers or place not in here.taken or self.initial.is_aside or _is_replica():
+        if self._has_optimizers or place not in here.taken or self.initial.aside or is_replica():
+            if not self.initial.aside and variable.trainable and tf.executing_eagerly():
+                self.initial.assigned(container(variable))
+                for training in self.trainings:
+                    training.touched |= place in training.updated
             return original(variable, *args, **options)
         by_hand = None
         if here.by_hand is None:
@@ -486,16 +302,13 @@ class Observer:
                 self._by_hand[key] = eagerly(ByHand)
             by_hand = self._by_hand[key]
             here.by_hand = self._begin_update(by_hand, gradients, variables)
-        with self.initial.aside():
+        with self.initial.aside:
             if by_hand is not None:
                 by_hand.iterations.assign_add(1)
                 self._random.updated()
             result = original(variable, *args, **options)
         here.taken = {other: pair for other, pair in here.taken.items() if other != place}
-        if (training := here.by_hand) is not None:
-            self.on_applied(training)
-            if self._outermost and not self.look():
-                self._complete(training)
+        self._end_update(here.by_hand)
         return result
 
     def _applied(self, call: Callable[[], Any], optimizer: Any, grads: list[Any], variables: list[Any]) -> Any:
@@ -503,28 +316,34 @@ class Observer:
         if self._here.applying:  # a LossScaleOptimizer applies with the optimizer that it wraps
             return call()
         training = self._begin_update(optimizer, grads, variables)
-        with self._here.set(applying=True), self.initial.aside():
+        with self._here.set(applying=True), self.initial.aside:
             result = call()
             self._random.updated()
-        if training is not None:
-            self.on_applied(training)
-        accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
-        if self._outermost and not self.look() and training is not None and not accumulates:
-            self._complete(training)  # another optimizer has made its part of the step before
+        self._end_update(training, accumulates=bool(getattr(optimizer, "gradient_accumulation_steps", None)))
         return result
 
     def _begin_update(self, optimizer: Any, grads: list[Any], variables: list[Any]) -> Training | None:
         """Finds the training that an update belongs to; ends the script if it has made enough steps."""
-        thread = self._running if _is_replica() else threading.current_thread()
+        thread = self._running if is_replica() else threading.current_thread()
         if thread is not threading.main_thread() and self.writer is not None:
             self.writer.unseen("trains in a thread of its own, and only the main thread is watched: train there")
         with _lock:
-            training = self._training_of(optimizer, variables)
+            if self._outermost:
+                self._find_resets()
+            with self.inside:
+                training = self.trainings.of_update(optimizer, variables)
         if training is not None and self._outermost and training.steps >= self.settings.max_steps and self._enough():
             self.end_early()
         if training is not None:
             self.on_apply(training, optimizer, grads, variables)
         return training
+
+    def _end_update(self, training: Training | None, *, accumulates: bool = False) -> None:
+        """Records what an update has made of the weights, and the step, if it was one."""
+        if training is not None:
+            self.on_applied(training)
+        if self._outermost and not self.look() and training is not None and not accumulates:
+            self._complete(training)  # another optimizer, or variable, has made its part of the step before
 
     def _finalize(self, original: Any, optimizer: Any, variables: Any) -> Any:
         """Takes over the averages of the weights that an optimizer keeps, as ``fit`` does after its last epoch."""
@@ -554,12 +373,12 @@ class Observer:
         """Called where a step may begin."""
         self._find_resets()
         self.initial.refresh()
-        with self._aside(), self.initial.aside():
+        with self.inside, self.initial.aside:
             for half in self._half:
                 half.begin()
 
     def _begin_models(self) -> None:
-        with self._aside():
+        with self.inside:
             self.initial.look()
 
     def _begun(self, variables: Sequence[Any]) -> None:
@@ -568,7 +387,7 @@ class Observer:
         if self.settings.alone and self.initial.trained:
             self._random.restart()
         if nudge is not None and nudge.start <= 1:
-            with self._aside(), self.initial.aside():
+            with self.inside, self.initial.aside:
                 copies = copies_of(strategy_of(variables), variables)
                 mover(copies, nudge.twin, nudge.units)(tf.constant(1))
                 self._noise_in_half(nudge, variables, copies)
@@ -581,141 +400,19 @@ class Observer:
         if self._here.tapes:  # the first step is under way
             self._half[-1].begin()
 
-    def _assigned(self, variable: Any) -> None:
-        for training in self.trainings:
-            if id(variable) in training.updated:
-                training.touched = True
-
     @property
     def reporting(self) -> Training | None:
         """The training that reported numbers belong to: the first of those that make steps now."""
-        last = max((training.began for training in self.trainings), default=0)
-        now = next((training for training in self.trainings if training.ended >= last), None)
+        now = next(iter(self.trainings.now_trained), None)
         return None if now is None or not now.steps or now.over else now
-
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Marks calls inside which nothing is looked for."""
-        self.inside += 1
-        try:
-            yield
-        finally:
-            self.inside -= 1
-
-    def _training_of(self, optimizer: Any, variables: Sequence[Any]) -> Training | None:
-        """The training that an optimizer is about to make a step of."""
-        updated = {id(container(variable)) for variable in variables}
-        if self._outermost:
-            self._find_resets()
-        among = [each for each in self.trainings if not each.closed and updated <= each.ids]
-        for training in among:
-            if id(optimizer) in training.counts:
-                training.updated |= updated
-                return training
-        if not updated:
-            return None
-        self._trained |= updated
-        # Nothing has been computed yet while a graph is traced.
-        return eagerly(lambda: self._joined(among[0] if among else None, optimizer, variables, updated))
-
-    def _joined(
-        self, training: Training | None, optimizer: Any, variables: Sequence[Any], updated: set[int]
-    ) -> Training | None:
-        """The training that goes on, or begins, with an optimizer."""
-        with self._aside():
-            if training is None:
-                root, weights = self._weights_of(optimizer, variables)
-                if self._unused(weights):
-                    if self._tracing:
-                        self._begin_late(weights, root)
-                    self.initial.use(weights)
-                training = self._continued(weights, root) or self._new(root, weights)
-            if training is not None:
-                training.join(optimizer, updated)
-        return training
-
-    @property
-    def _tracing(self) -> bool:
-        return bool(getattr(_traced, "now", False))
-
-    def _new(self, root: Any, weights: Sequence[Any]) -> Training | None:
-        if len(self.trainings) == self.settings.trainings:
-            return None
-        training = Training(len(self.trainings), root, self.initial.place(root), weights)
-        self._set_out(training)
-        self.trainings.append(training)
-        return training
-
-    def _set_out(self, training: Training) -> None:
-        """Keeps what a training begins with, as far as its variables have values."""
-        training.initial = self._beginning(training.variables)
-        training.changed_early = self._changed_early(training)
-        training.alike = self.initial.alike(training.variables)
-        if training.initial is not None:
-            self.initial.keep(training.variables, training.initial, training.root)
-
-    def _changed_early(self, training: Training) -> bool:
-        """Whether the script has changed what no training has trained yet, since gradients were first taken of it."""
-        trained = set().union(*(each.updated for each in self.trainings))
-        pairs = zip(training.variables, training.initial or (), strict=False)
-        new = [(mark_of(each), now) for each, now in pairs if each.trainable and id(container(each)) not in trained]
-        return any(mark.used_first not in (None, hash(now.tobytes())) for mark, now in new)
-
-    def _begin_late(self, weights: Sequence[Any], root: Any) -> None:
-        """Gives variables that are about to be trained their initial values, if they have any values yet."""
-        with suppress(tf.errors.FailedPreconditionError):
-            self.initial.begin(weights, root, late=True)
-            self.initial.restart(weights, root)
 
     def _initialize(self, original: Any, *args: Any) -> None:
         """Begins the trainings whose variables a graph has made: they get their values before its first run."""
         original(*args)
         late = [each for each in self.trainings if each.initial is None and not each.steps]
         if late:
-            eagerly(lambda: self._set_out_late(late))
-
-    def _set_out_late(self, trainings: Sequence[Training]) -> None:
-        with self._aside():
-            for training in trainings:
-                self._begin_late(training.variables, training.root)
-                self._set_out(training)
-
-    def _beginning(self, weights: Sequence[Any]) -> list[np.ndarray] | None:
-        """What a training begins with; None if it has no values yet.
-
-        The step that is under way has not changed what it trains. It may have changed the state of layers, and so may
-        the first step of another training, before or after this one begins: that is taken as it was before both.
-        """
-        trained = set().union(*(training.updated for training in self.trainings))
-        return self._values(weights, lambda each: not each.trainable and id(container(each)) not in trained)
-
-    @staticmethod
-    def _values(weights: Sequence[Any], kept: Callable[[Any], bool]) -> list[np.ndarray] | None:
-        """The values of weights, of some those that are kept of before the step under way; None if there are none."""
-        try:
-            known = [mark_of(each).value if kept(each) else None for each in weights]
-            return [value_of(each) if value is None else value for each, value in zip(weights, known, strict=True)]
-        except tf.errors.FailedPreconditionError:  # variables made in a graph that has not run yet
-            return None
-
-    def _continued(self, weights: Sequence[Any], root: Any) -> Training | None:
-        """The training that goes on with these variables, which begin with its weights."""
-        shapes = [tuple(weight.shape) for weight in weights]
-        for training in reversed(self.trainings):
-            if not training.steps or training.closed or [tuple(each.shape) for each in training.variables] != shapes:
-                continue
-            # An eager loop has computed its predictions already, which may change the state of layers.
-            now = self._values(weights, lambda _: not self._tracing)
-            pairs = zip(training.variables, now or (), strict=False)
-            if all(np.array_equal(value_of(before), after) for before, after in pairs):
-                training.take(weights)
-                random = [
-                    [value_of(seed) for seed in seeds_of(each)] for each in (training.root, root) if each is not None
-                ]
-                if len(random) == 2 and not all(map(np.array_equal, *random)):
-                    training.reseeded.append(training.steps)
-                return training
-        return None
+            with self.inside:
+                eagerly(lambda: self.trainings.set_out_late(late))
 
     def _find_resets(self) -> None:
         """Ends the trainings whose weights the script has set back to what they were, and begins others.
@@ -727,54 +424,16 @@ class Observer:
         for training in [each for each in self.trainings if each.touched and not each.closed]:
             training.touched = False
             if training.steps and training.is_reset():
-                with self._aside():
+                with self.inside:
                     self._random.restart()
-                    training.closed = True
-                    again = self._new(training.root, training.variables)
-                    if again is not None:
-                        again.initial, again.alike = [value_of(each) for each in again.variables], True
-                        training.next = again
-                        for count in training.counts.values():
-                            again.join(count.optimizer, training.updated)
+                    self.trainings.begin_again(training)
             elif training.steps:
                 self._complete(training)
                 training.adjusted = True
 
-    def now(self, number: int) -> int:
-        """The number of the training that a graph makes steps of, which was traced for a training."""
-        training = self.trainings[number]
-        while training.next is not None:
-            training = training.next
-        return training.number
-
-    def _weights_of(self, optimizer: Any, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """What an optimizer's variables are the weights of, and all of those weights.
-
-        That is the model that ``fit`` trains with this optimizer; else the smallest model, or layer, that has them all;
-        else the smallest ones that have some of them each, and nothing else to train.
-        """
-        wanted = [id(container(variable)) for variable in variables]
-        fitted = [model for model in reversed(self.fitted) if getattr(model, "optimizer", None) is optimizer]
-        roots = sorted(self.initial.roots(), key=lambda root: len(weights_of(root)))
-        has = {id(root): {id(container(weight)) for weight in weights_of(root)} for root in (*fitted, *roots)}
-        for root in (*fitted, *roots):
-            if set(wanted) <= has[id(root)]:
-                return root, weights_of(root)
-        weights: dict[int, Any] = {}
-        parts = [
-            root
-            for root in reversed(roots)
-            if has[id(root)] and {id(container(weight)) for weight in root.trainable_weights} <= set(wanted)
-        ]
-        for place, variable in zip(wanted, variables, strict=True):
-            root = next((each for each in parts if place in has[id(each)]), None)
-            for weight in [variable] if root is None else weights_of(root):
-                weights.setdefault(id(container(weight)), weight)
-        return None, list(weights.values())
-
     def look(self) -> list[Training]:
         """Records the weights after the steps that were made since the last look; returns whose they were."""
-        with self._aside(), self.initial.aside():
+        with self.inside, self.initial.aside:
             for half in self._half:
                 half.end()
         stepped = []
@@ -796,8 +455,7 @@ class Observer:
             training.fingerprint = training.fingerprint or self._fingerprint(training)
             if not self.initial.trained:
                 self.initial.step_made()
-                roots = sorted(self.initial.roots(), key=lambda root: len(weights_of(root)))
-                for root in roots:
+                for root in self.initial.smallest_first():
                     self._models.append((weakref.ref(root), [mark_of(each).value for each in weights_of(root)]))
                 for variable in self.initial.variables():  # which a function of the script's may be the last to have
                     self._models.append((partial(_same, variable), [mark_of(variable).value]))
@@ -832,7 +490,7 @@ class Observer:
             if training.touched and training.adjusted:  # after the last step as after those before
                 self._complete(training)
         assert self.writer is not None
-        self.writer.whole, known = True, set(self._trained)
+        self.writer.whole, known = True, set(self.trainings.updated)
         steps, numbers = max((each.steps for each in self.trainings), default=0), itertools.count(len(self.trainings))
         if self.settings.alone:
             return
@@ -865,7 +523,7 @@ class Observer:
 
     def untrained(self) -> dict[str, list[str]]:
         """Why steps may be missing: models without trainable weights, and optimizers that count no steps, by name."""
-        models = [str(model.name) for model in self.fitted if model.built and not model.trainable_weights]
+        models = [str(model.name) for model in self.trainings.fitted if model.built and not model.trainable_weights]
         counts = [count for each in self.trainings if not each.began for count in each.counts.values()]
         return {"models": models, "optimizers": [type(count.optimizer).__name__ for count in counts]}
 
@@ -908,12 +566,11 @@ class Observer:
 
     def _enough(self) -> bool:
         """Whether no more steps are needed: of what is awaited, and of one script, of a second training."""
-        last = max((training.began for training in self.trainings), default=0)
-        now = [training for training in self.trainings if training.ended >= last and training.steps]
+        now = [training for training in self.trainings.now_trained if training.steps]
         begun = {training.number for training in self.trainings if training.began}
         enough = bool(now) and all(training.steps >= self.settings.max_steps for training in now)
         enough = enough and begun.issuperset(self.settings.awaits)
-        return enough and (not self.settings.alone or self.second_began)
+        return enough and (not self.settings.alone or self.trainings.second_began)
 
     def end_early(self) -> NoReturn:
         """Ends the script, which has some time for it, and is ended otherwise: what it does from now on is lost.
@@ -925,35 +582,19 @@ class Observer:
         self.writer.enough()
         raise EnoughSteps
 
-    @property
-    def second_began(self) -> bool:
-        """Whether a training has begun after the first one had made its last step."""
-        begun = [training for training in self.trainings if training.began]
-        return any(training.began > begun[0].ended for training in begun)
-
     def fits(self, model: Any) -> None:
         """Says that ``fit`` of a model begins; it may go on with a training."""
         self._find_resets()
-        training = self.training_of(model)
+        training = self.trainings.of_fit(model)
         count = None if training is None else training.counts.get(id(getattr(model, "optimizer", None)))
         if training is not None and count is not None and training.steps:
             training.parts.append((training.steps, int(count.optimizer.iterations.numpy())))
 
     def is_over(self, model: Any) -> bool:
         """Whether ``fit`` of a model need not go on: of one script, the first training has made its steps."""
-        training = self.training_of(model)
+        training = self.trainings.of_fit(model)
         enough = training is not None and training.steps >= self.settings.max_steps
-        return self.settings.alone and enough and not self.second_began
-
-    def trainings_of(self, model: Any) -> list[Training]:
-        """The trainings of a model or of its parts, the model's own first."""
-        weights = {id(container(weight)) for weight in weights_of(model)}
-        parts = [each for each in self.trainings if not each.closed and each.ids & weights]
-        return sorted(parts, key=lambda each: each.root is not model)
-
-    def training_of(self, model: Any) -> Training | None:
-        """The training that ``fit`` of a model makes steps of: the model's own, or that of its first part."""
-        return next(iter(self.trainings_of(model)), None)
+        return self.settings.alone and enough and not self.trainings.second_began
 
     def line(self, made: Any = None) -> tuple[str, int, str] | None:
         """The script's line that is running, or has made a tensor: file, number and text; None if it is another's."""
@@ -974,13 +615,12 @@ class Observer:
             training.move = mover(copies, nudge.twin, nudge.units)
             if nudge.start > 1:
                 self._noise_in_half(nudge, training.variables, copies)
-        with self._aside(), self.initial.aside():
+        with self.inside, self.initial.aside:
             training.move(tf.constant(2 * step + 1))
 
 
 T = TypeVar("T")
 _lock = threading.Lock()
-_traced = threading.local()
 IDLE_SECONDS = 20
 """How long calls are left out that would only go on with a training whose steps are enough."""
 VALUES = (tf.Tensor, tf.distribute.DistributedValues, np.ndarray, np.generic, bool, int, float, str, bytes)
@@ -1002,11 +642,6 @@ def _with_lists(
     return partial(original, optimizer, *values[: len(args)], **named), values
 
 
-def _is_replica() -> bool:
-    """Whether this is a replica's thread, inside ``Strategy.run``."""
-    return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
-
-
 def _same(root: T) -> T:
     return root
 
@@ -1017,16 +652,3 @@ def _leaves(*arguments: Any) -> list[Any]:
         return list(tf.nest.flatten(arguments))
     except Exception:  # dictionaries whose keys have no order
         return []
-
-
-def eagerly(function: Callable[[], T]) -> T:
-    """Calls a function where operations run at once, also while a graph is traced or a replica runs."""
-    if tf.executing_eagerly() and threading.current_thread() is threading.main_thread():
-        return function()
-    tracing = not tf.executing_eagerly()
-
-    def call() -> T:
-        _traced.now = tracing
-        return function()
-
-    return in_thread(call).result()

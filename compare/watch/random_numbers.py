@@ -7,7 +7,6 @@ So a right loop over random noise would differ from ``fit``, and from itself whe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -17,6 +16,7 @@ import tensorflow as tf
 from compare.engine.insides_keras import RandomGenerator
 from compare.patching import patch
 from compare.watch.alike import FIRST_SEED, TF_RANDOM
+from compare.watch.under_way import eagerly
 
 STATELESS = {
     "normal": tf.random.stateless_normal,
@@ -30,13 +30,9 @@ class RandomNumbers:
     """Numbers that depend on how many updates were made, and how many draws since, or since the script's last call.
 
     So what a script draws between two steps, such as noise for images to look at, moves no other numbers.
-
-    Args:
-        eagerly: calls a function where operations run at once, and no strategy is in force.
     """
 
-    def __init__(self, eagerly: Callable[[Callable[[], Any]], Any]) -> None:
-        self._eagerly = eagerly
+    def __init__(self) -> None:
         self._place: tf.Variable | None = None  # updates, and draws since; none before the first draw
         self._generators = 0
 
@@ -80,7 +76,7 @@ class RandomNumbers:
         given = inspect.signature(original).bind(*args, **options).arguments
         place = self._place
         if place is None:
-            place = self._place = self._eagerly(lambda: tf.Variable([0, 0], dtype=tf.int32, trainable=False))
+            place = self._place = eagerly(lambda: tf.Variable([0, 0], dtype=tf.int32, trainable=False))
         seed = tf.convert_to_tensor(place.assign_add([0, 1]))
         settings = {key: value for key, value in given.items() if key not in ("shape", "seed", "name")}
         return STATELESS[name](given["shape"], seed, **settings)

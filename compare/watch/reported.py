@@ -18,12 +18,13 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.insides_keras import Variable, keras
-from compare.patching import classes_with, patch
+from compare.patching import Inside, classes_with, patch
 from compare.watch.alike import value_of
 from compare.watch.experiment_file import write_experiment
-from compare.watch.observer import Observer, Training
+from compare.watch.observer import Observer
 from compare.watch.settings import ORDER, Settings
 from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, TraceWriter
+from compare.watch.training import Training
 
 FIT_ARGUMENTS = ("epochs", "batch_size", "class_weight", "validation_split", "validation_freq", "steps_per_epoch")
 """Arguments of ``fit`` that are recorded with their values."""
@@ -67,11 +68,11 @@ def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> N
         with suppress(Exception):  # fit itself says what is wrong
             observer.build_from(model, options.get("x"))
             observer.fits(model)
-        observer.fitted.append(model)
+        observer.trainings.fitted.append(model)
         observer.fitting.append(model)
         try:
             result = original(model, **options)
-            observer.leaves(observer.trainings_of(model))
+            observer.leaves(observer.trainings.of_model(model))
             return result
         finally:
             observer.fitting.pop()
@@ -84,7 +85,7 @@ def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> N
 def _watch_batches(observer: Observer, writer: TraceWriter) -> None:
     def on_batch(original: Any, model: Any, *args: Any, **options: Any) -> Any:
         logs = original(model, *args, **options)
-        for part in observer.trainings_of(model):
+        for part in observer.trainings.of_model(model):
             writer.content(part.number)["trained_by"] = ON_BATCHES
         return logs
 
@@ -115,7 +116,12 @@ class _Used:
 
 
 class _Metrics:
-    """The metrics of a script: their numbers, in the order of use, when they are updated, and what they measure."""
+    """The metrics of a script: their numbers, in the order of use, when they are updated, and what they measure.
+
+    Attributes:
+        inside_keras: calls of Keras's own methods that use metrics.
+        called: calls of a metric, which update it and give its value.
+    """
 
     def __init__(self, observer: Observer, writer: TraceWriter) -> None:
         self._observer, self._writer = observer, writer
@@ -124,7 +130,7 @@ class _Metrics:
         self._looked_at: WeakSet[Any] = WeakSet()
         self._averaged: deque[tuple[Any, Any]] = deque(maxlen=RECENT)
         self._minimized: deque[Any] = deque(maxlen=RECENT)
-        self.inside_keras = self._called = 0
+        self.inside_keras, self.called = Inside(), Inside()
         observer.after_steps = self._look
 
     def init(self, original: Any, metric: Any, *args: Any, **options: Any) -> None:
@@ -169,15 +175,7 @@ class _Metrics:
         of_metric = {"metric": number, "with_steps": used.with_steps, "of_loss": used.of_loss}
         count = getattr(metric, "count", None)
         counted = _number(count) or 0.0 if isinstance(count, Variable) else 0.0
-        return {**of_metric, "updating": bool(self._called), "counted": counted}
-
-    def call(self, original: Any, metric: Any, *args: Any, **options: Any) -> Any:
-        """Updates a metric, and gives its value."""
-        self._called += 1
-        try:
-            return original(metric, *args, **options)
-        finally:
-            self._called -= 1
+        return {**of_metric, "updating": bool(self.called), "counted": counted}
 
     def average(self, original: Any, metric: Any, values: Any, *args: Any, **options: Any) -> Any:
         """Sees what a mean is given, before or after its gradient is taken."""
@@ -195,14 +193,6 @@ class _Metrics:
         for metric, values in self._averaged:
             if any(values is each for each in self._minimized):
                 self._used.setdefault(metric, _Used(0)).of_loss = True
-
-    def aside(self, original: Any, *args: Any, **options: Any) -> Any:
-        """Marks what Keras's own methods do with metrics."""
-        self.inside_keras += 1
-        try:
-            return original(*args, **options)
-        finally:
-            self.inside_keras -= 1
 
     def update_state(self, original: Any, metric: Any, y_true: Any, y_pred: Any, *args: Any, **options: Any) -> Any:
         """Records what a metric is given for the first time."""
@@ -239,11 +229,11 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
                 report(training, name, "", value, int(epoch))
 
     patch(keras.metrics.Metric, "__init__", metrics.init)
-    patch(keras.metrics.Metric, "__call__", metrics.call)
+    patch(keras.metrics.Metric, "__call__", metrics.called.call)
     patch(keras.metrics.Mean, "update_state", metrics.average)
     patch(tf.GradientTape, "gradient", metrics.gradient)
     for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
-        patch(keras.Model, name, metrics.aside)
+        patch(keras.Model, name, metrics.inside_keras.call)
     patch(keras.metrics.MeanMetricWrapper, "update_state", metrics.update_state)
     for owner in classes_with(keras.metrics.Metric, "result"):
         patch(owner, "result", result)
@@ -268,7 +258,7 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
             self._cut = batch + 1 != (self.params or {}).get("steps")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        training = self._observer.training_of(self._trained)
+        training = self._observer.trainings.of_fit(self._trained)
         if training is None or training.over or self._cut:
             return
         content = self._writer.content(training.number)

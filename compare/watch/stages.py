@@ -26,11 +26,12 @@ from compare.engine.insides_tensorflow import Function, in_xla
 from compare.engine.keras_generation import HAS_APPLY, learning_rate
 from compare.patching import patch
 from compare.watch.alike import InitialWeights, named_seeds_of, rates_of, strategy_of, weights_of
-from compare.watch.observer import Observer, Training
+from compare.watch.observer import Observer
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Detail
 from compare.watch.shapes import is_column, of_pairs
 from compare.watch.trace import CLIPPING, TraceWriter, pickled
+from compare.watch.training import Training
 
 OF_TENSORFLOW = (
     "sigmoid_cross_entropy_with_logits",
@@ -342,7 +343,7 @@ class StageObserver(Observer):
 
     def _given(self, info: dict[str, Any], number: int, arrays: Sequence[Any], events: list[Event]) -> None:
         """Completes the step whose gradients an optimizer is given."""
-        training, times = self.now(info["training"]), info["times"]
+        training, times = self.trainings.now(info["training"]), info["times"]
         if times > 1:  # the optimizer takes their mean
             self._accumulates = True
             arrays = [arrays[0], *(array / np.asarray(times, array.dtype) for array in arrays[1:])]
@@ -364,7 +365,7 @@ class StageObserver(Observer):
 
     def _updated(self, info: dict[str, Any], replica: int, arrays: Sequence[Any]) -> None:
         """Keeps the weights that an optimizer has made."""
-        training = self.now(info["training"])
+        training = self.trainings.now(info["training"])
         step = self._replicas[replica].made[training]
         if self._watches(step):
             event = Event("updated", replica, info, [np.array(array) for array in arrays])

@@ -237,6 +237,12 @@ class Trace:
         return len(hashes) > 1 and bool((hashes == hashes[0]).all())
 
 
+OF_TRAINING = (
+    "number", "created", "alike", "changed_early", "parts", "began", "ended", "trained", "reseeded", "state", "of",
+)  # fmt: skip
+"""What a trace has of the watched training by the same name."""
+
+
 class TraceWriter:
     """Writes the traces of one script."""
 
@@ -267,9 +273,6 @@ class TraceWriter:
         content["trained_by"] = trained_by
         content["variables"] = tuple(fingerprint.variables)
         content["replicas"] = fingerprint.replicas
-        content["number"], content["created"] = training.number, training.created
-        content["model"], content["alike"] = training.name, training.alike
-        content["changed_early"] = training.changed_early
         layers_of = getattr(training.root, "_flatten_layers", lambda **_: ())  # a variable's root has none
         content["layers"] = [
             {"name": layer.name, **_described(layer, _configuration_of_layer(layer))}
@@ -333,9 +336,7 @@ class TraceWriter:
     def _write(self, number: int) -> None:
         training = next(each for each in self._trainings if each.number == number)
         of_script = {name: getattr(self, name) for name in ("calls", "drawn", "measured", "whole")}
-        of_training = {
-            name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded", "state", "of")
-        }
+        of_training = {name: getattr(training, name) for name in OF_TRAINING} | {"model": training.name}
         replace_file(self.folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
 
 

@@ -1,0 +1,153 @@
+"""One training that is watched: its variables, and how many steps its optimizers have made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.engine.fingerprints import Fingerprinter, container
+from compare.watch.alike import value_of
+
+
+class Count:
+    """The steps of one optimizer since it was first seen, also if its ``iterations`` are set back."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.begun = self._at = int(optimizer.iterations.numpy())
+        self._made = 0
+
+    def made(self) -> int:
+        """The number of steps so far."""
+        now = int(self.optimizer.iterations.numpy())
+        self._made += now - self._at if now >= self._at else now
+        self._at = now
+        return self._made
+
+
+class ByHand:
+    """Stands for the optimizer of a script that has none, but changes its weights itself by their gradients.
+
+    Attributes:
+        learning_rate: not known.
+    """
+
+    learning_rate = 0.0
+
+    def __init__(self) -> None:
+        self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    def get_config(self) -> dict[str, Any]:
+        """It has no settings."""
+        return {}
+
+
+class Training:
+    """One training: variables that optimizers update over a stretch of steps. A model only names it.
+
+    It goes on with another optimizer, and with other variables that begin with its weights, as after ``load_model``. It
+    ends when the script sets its weights back to what they were: then another one begins.
+
+    Attributes:
+        number: 0 for the script's first training.
+        root: the model or layer that it is named by; None if there is none.
+        created: the number of that model in the order of creation.
+        variables: the variables that are compared: all weights of the models, or else what the optimizer updates.
+        initial: their values before the first step; None if they were not seen.
+        alike: whether those could be made alike, where that was asked for.
+        changed_early: whether they are others than those that gradients were first taken of.
+        over: whether it has made more steps than are recorded.
+        counts: the optimizers that make its steps now, by their id.
+        parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
+        reseeded: the steps after which it goes on with other states of its layers' random numbers.
+        described: the optimizers that are in the trace.
+        fingerprint: computes the fingerprints; None before the first step.
+        move: moves the weights, for a noise twin.
+        touched: whether the script has set one of its variables since the last step.
+        adjusted: whether it did after an earlier step.
+        next: the training of the same variables that has begun then.
+        state: of a model that no optimizer trains, whether it is part of a training's (``INSIDE``) or not (``APART``);
+            ``LEFT`` for what a training leaves.
+        of: the number of that training.
+        last: the fingerprint of the weights after the last step.
+        left: the number of steps when ``fit`` or the optimizer last ended the training, and the fingerprint then.
+    """
+
+    state, of = "", -1
+
+    def __init__(self, number: int, root: Any, created: int, variables: Sequence[Any]) -> None:
+        self.number, self.root, self.created = number, root, created
+        self.initial: list[np.ndarray] | None = None
+        self.alike, self.changed_early = True, False
+        self.steps = self._before = 0
+        self.over = self.touched = self.adjusted = self.closed = False
+        self.counts: dict[int, Count] = {}
+        self.parts: list[tuple[int, int]] = []
+        self.reseeded: list[int] = []
+        self._earlier: dict[int, Count] = {}
+        self.described: list[Any] = []
+        self.began = self.ended = 0
+        self.last: tuple[np.ndarray, np.ndarray] | None = None
+        self.left: tuple[int, Any] = 0, None
+        self.next: Training | None = None
+        self.updated: set[int] = set()
+        self.take(variables)
+
+    def take(self, variables: Sequence[Any]) -> None:
+        """Goes on with other variables of the same shapes."""
+        self.variables = list(variables)
+        self.ids = {id(container(variable)) for variable in variables}
+        self.fingerprint: Fingerprinter | None = None
+        self.move: Any = None
+        self.updated.clear()
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "" if self.root is None else str(self.root.name)
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizers that have made its steps, in the order of use; not one that the script had before."""
+        return [count.optimizer for count in (*self._earlier.values(), *self.counts.values()) if count.made()]
+
+    @property
+    def trained(self) -> list[int]:
+        """The numbers of the variables that optimizers update."""
+        return [i for i, variable in enumerate(self.variables) if id(container(variable)) in self.updated]
+
+    def made(self) -> int:
+        """The number of steps so far; optimizers that take turns make their part of the same steps."""
+        return self._before + max((count.made() for count in self.counts.values()), default=0)
+
+    def join(self, optimizer: Any, updated: set[int]) -> None:
+        """Adds an optimizer: one that takes part in the same steps, or takes the place of those before."""
+        self.updated |= updated
+        if id(optimizer) in self.counts:
+            return
+        count = Count(optimizer)
+        first = not self.counts
+        together = self.steps - self._before <= 1 and not first  # an eager loop applies one after the other
+        if first or not (together or id(optimizer) in self._earlier):
+            self._earlier |= self.counts
+            self.counts, self._before = {}, self.steps
+            if self.steps:
+                self.parts.append((self.steps, count.begun))
+        self.counts[id(optimizer)] = count
+
+    def is_reset(self) -> bool:
+        """Whether all that is trained has its initial value again, which the last step had changed."""
+        if self.initial is None or self.fingerprint is None or self.last is None:
+            return False
+        copies = [[value] * self.fingerprint.replicas for value in self.initial]
+        if np.array_equal(self.fingerprint.of(copies)[0][self.trained], self.last[0][self.trained]):
+            return False
+        pairs = zip(self.variables, self.initial, strict=True)
+        return all(
+            np.array_equal(value_of(variable), value)
+            for variable, value in pairs
+            if id(container(variable)) in self.updated
+        )
