@@ -668,6 +668,10 @@ def test_a_model_that_is_saved_loaded_and_trained_on_trains_like_one_that_was_ne
     assert [epoch.steps for epoch in one.epochs] == [3, 6]
 
 
+def test_the_epochs_that_fit_is_given_may_be_a_number_of_numpy(watch: Watch) -> None:
+    assert only(watch(lambda: fit(epochs=np.int64(2)))).fit["epochs"] == 2
+
+
 def test_another_model_of_the_script_begins_with_the_weights_of_the_first_also_if_both_were_made_before(
     watch: Watch,
 ) -> None:

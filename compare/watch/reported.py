@@ -26,8 +26,8 @@ from compare.watch.settings import ORDER, Settings
 from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, TraceWriter
 from compare.watch.training import Training
 
-FIT_ARGUMENTS = ("epochs", "batch_size", "class_weight", "validation_split", "validation_freq", "steps_per_epoch")
-"""Arguments of ``fit`` that are recorded with their values."""
+FIT_ARGUMENTS = ("epochs", "validation_split")
+"""Arguments of ``fit`` that are recorded with their values, which are numbers of Python's or of NumPy's."""
 CALLS = ("shuffle", "batch", "take", "skip", "repeat", "padded_batch")
 """Methods of ``tf.data.Dataset`` whose calls are recorded."""
 
@@ -56,13 +56,13 @@ def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> N
 
     def fit(original: Any, model: Any, *args: Any, **options: Any) -> Any:
         options = _by_name(original, model, args, options)
-        facts = {name: _plain(options[name]) for name in FIT_ARGUMENTS if options.get(name) is not None}
+        given = {name: _number(options.get(name)) for name in FIT_ARGUMENTS}
+        facts: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
         callbacks = options.get("callbacks") or []
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
             facts["callbacks"] = [type(callback).__name__ for callback in callbacks]
             options["callbacks"] = [*callbacks, _Epochs(observer, writer, model, facts)]
-        facts["sample_weight"] = options.get("sample_weight") is not None
         if not own_order and not isinstance(options.get("x"), tf.data.Dataset):
             options["shuffle"] = False
         with suppress(Exception):  # fit itself says what is wrong
@@ -296,12 +296,6 @@ def _by_name(function: Any, model: Any, args: Any, options: Mapping[str, Any]) -
     """The arguments of a call of ``fit``, all by name."""
     bound = inspect.signature(function).bind(model, *args, **options)
     return dict(list(bound.arguments.items())[1:])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value if isinstance(value, int | float | str | bool) else repr(value)
 
 
 def _number(value: Any) -> float | None:
