@@ -109,10 +109,10 @@ def _strategy(replicas: Sequence[int]) -> dict[str, object]:
 
 def _train(session: ScriptsSession) -> bool:
     """Runs the scripts, and writes their records; returns whether they were interrupted."""
-    session.passes = 1
     names = [session.names[side] for side in session.sides]
     settings = [session.settings(side) for side in session.sides]
     runs, interrupted = run_scripts(session, settings, names)
+    session.first = False
     if not interrupted:
         _refuse_failed(session, names, runs)
     traces = [read_traces(run.folder) for run in runs]

@@ -415,9 +415,8 @@ def _train_twins(
         for numbers, loud in rounding.wanted_twins(measured, 0, LEAST_TWINS, MOST_TWINS, at_a_time=2):
             missing = [number for number in numbers if (step, number) not in session.twins]
             if missing:  # not trained for another model yet
-                session.passes += 1
                 nudges = [Nudge(step, number, rounding.LOUD if loud else 1) for number in missing]
-                settings = [replace(session.settings(0), nudge=nudge, begins=False) for nudge in nudges]
+                settings = [replace(session.settings(0), nudge=nudge) for nudge in nudges]
                 run_scripts(session, settings, [f"perturbed run {number}" for number in missing])
                 session.twins |= {(step, n): Path(each.folder) for n, each in zip(missing, settings, strict=True)}
             write({rounding.twin_name(number, loud): session.twins[step, number] for number in numbers})
@@ -437,11 +436,8 @@ def _say_what_rounding_hides(session: ScriptsSession, trace: Trace) -> None:
 
 def _seen_losses(session: ScriptsSession, model: ModelPair, sides: Sequence[int] = (1,)) -> list[CloseUp | None]:
     """Runs scripts once more, the second by default, for the losses of their steps and of their validation."""
-    session.passes += 1
     scripts, steps = [0] if session.alone else sides, (1, max(model.lengths))  # one script that trains twice has both
-    settings = {
-        side: replace(session.settings(side), close_up=(steps,), losses_only=True, begins=False) for side in scripts
-    }
+    settings = {side: replace(session.settings(side), close_up=(steps,), losses_only=True) for side in scripts}
     run_scripts(session, list(settings.values()), [session.names[side] for side in scripts])
     folders = [Path(settings[0 if session.alone else side].folder) for side in sides]
     traces = [model.traces[side] for side in sides]
@@ -595,7 +591,6 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
     steps = sorted({each.step for each in departures})
     shown = f"step{'s' * (len(steps) > 1)} {' and '.join(f'{step:,}' for step in steps)}"
     tell(session.console, f"Looking into {shown}: running both again up to there …")
-    session.passes += 1
 
     def settings_of(side: int, nudge: Nudge | None = None) -> Settings:
         awaits = {
@@ -608,7 +603,6 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
             close_up=(*((step, step + 1) for step in steps), *((each.end, each.end) for each in departures)),
             max_steps=min(max(each.end for each in departures), usual.max_steps),
             awaits=tuple(sorted(awaits)),
-            begins=False,
             nudge=nudge,
         )
 

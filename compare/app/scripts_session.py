@@ -50,6 +50,7 @@ class ScriptsSession:
     Attributes:
         work: a temporary folder for what the processes write.
         scripts: what runs on each side, or the one script that trains twice.
+        first: whether the scripts run for the first time, in which their trainings are recorded.
         left_over: what only one of them trains.
         left_out: what else only one of them has in a training that both make.
         twins: where noise twins of the reference are, by the step before which their noise begins, and their number.
@@ -67,7 +68,7 @@ class ScriptsSession:
     left_over: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     twins: dict[tuple[int, int], Path] = field(default_factory=dict)
-    passes: int = 0
+    first: bool = True
     started: int = 0
 
     @property
@@ -83,7 +84,7 @@ class ScriptsSession:
     def settings(self, side: int) -> Settings:
         """How to run the script of a side, with a folder of its own."""
         self.started += 1
-        experiment = self.options.write_experiment if self.passes == 1 else None
+        experiment = self.options.write_experiment if self.first else None
         runs = self.scripts[0 if self.alone else side]
         return Settings(
             script=runs.script,
@@ -98,7 +99,7 @@ class ScriptsSession:
             max_steps=self.options.max_steps,
             replicas=runs.replicas,
             own=self.options.keep,
-            begins=side == 0 and self.passes == 1,
+            begins=side == 0 and self.first,
             write_experiment=None if experiment is None else str(experiment.resolve()),
         )
 
@@ -107,7 +108,7 @@ def run_scripts(
     session: ScriptsSession, settings: Sequence[Settings], shown: Sequence[str]
 ) -> tuple[list[ScriptRun], bool]:
     """Runs scripts at the same time and shows their progress; returns them, and whether they were interrupted."""
-    first = session.passes == 1
+    first = session.first
     logs = [
         session.folder / log_name(name) if first else Path(each.folder).with_suffix(".log")
         for name, each in zip(shown, settings, strict=True)
