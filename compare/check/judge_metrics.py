@@ -10,7 +10,7 @@ from compare.check.causes.reporting import said
 from compare.check.judgement import Judgement
 from compare.check.measurement import Measurement
 from compare.check.metric_replay import MetricTable, ReportedMetric
-from compare.check.recipe import EPSILON, MetricFormula, Recipe
+from compare.check.recipe import EPSILON, Recipe
 from compare.check.search import Explanation, find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING
 from compare.verdict.model import NotApplicable
@@ -39,26 +39,22 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
                 continue
             judgement.unexplained.add(key)  # until it is explained
             wrong[key] = right
-            # A wrong loss that is reported just as it is trained on needs no cause of its own.
-            formulas = (
-                [replace(metric.right, trained_loss=True), metric.right] if recipe != Recipe() else [metric.right]
-            )
-            as_trained = formulas[:1] if formulas[0].trained_loss else []
-            if any(metric.residual(formula) <= THRESHOLD for formula in as_trained):
-                seen = Measurement.of("as-trained", metric=key, loss=metric.is_loss)
-                judgement.mark_wrong(seen, metric=key)
-                judgement.unexplained.discard(key)
-                continue
-            searches = (
-                find_explanations(formula, recognisers("formula", metric), metric.residual, THRESHOLD)
-                for formula in formulas
-            )
+            formulas = [metric.right]
+            if recipe != Recipe():
+                formulas.insert(0, replace(metric.right, trained_loss=True))
+                if metric.residual(formulas[0]) <= THRESHOLD:  # reported just as it is trained on: no cause of its own
+                    seen = Measurement.of("as-trained", metric=key, loss=metric.is_loss)
+                    judgement.mark_wrong(seen, metric=key)
+                    judgement.unexplained.discard(key)
+                    continue
+            known = recognisers("formula", metric)
+            searches = (find_explanations(formula, known, metric.residual, THRESHOLD) for formula in formulas)
             search = min(searches, key=lambda each: min((len(found.ids) for found in each.explanations), default=99))
             explanations[key] = search.explanations
             if search.explanations:
                 judgement.unexplained.discard(key)
             else:
-                told[key] = _otherwise(metric, formulas[-1], right)
+                told[key] = _otherwise(metric, right)
             judgement.add_fit(key, right, THRESHOLD, search)
     _name_causes(judgement, explanations, wrong, told)
     return judgement
@@ -81,9 +77,9 @@ def _name_causes(
             judgement.mark_wrong(told[key], metric=key)
 
 
-def _otherwise(metric: ReportedMetric, formula: MetricFormula, off: float) -> Measurement:
+def _otherwise(metric: ReportedMetric, off: float) -> Measurement:
     """A number that no cause explains: by how much it is off, or what else gives it."""
     for variant in said(metric):
-        if metric.residual(replace(formula, **variant.changes)) <= THRESHOLD:
+        if metric.residual(replace(metric.right, **variant.changes)) <= THRESHOLD:
             return variant.evidence
     return Measurement.of("metric-off", metric=metric.key, relative_error=off)

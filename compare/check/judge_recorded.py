@@ -403,14 +403,11 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
         seen = {"side": sides.other_name, "count": skips, "other": sides.right_name, "others": right_skips}
         yield Measurement.of("updates-skipped", **seen)
         return
-    right, other = (
-        [row for step in steps_of_epoch(sides) for row in example_rows(side, step)]
-        for side in (sides.right, sides.other)
-    )
+    steps, sources = steps_of_epoch(sides), (sides.right, sides.other)
+    right, other = ([row for step in steps for row in example_rows(side, step)] for side in sources)
     if unknown := len(set(other) - known_rows(sides)):
-        names = {"side": sides.right_name, "other": sides.other_name}
-        numbers = {"examples": unknown, "of": len(other), "first": min(steps_of_epoch(sides))}
-        yield Measurement.of("unknown-examples", **numbers, last=max(steps_of_epoch(sides)), **names)
+        numbers = {"examples": unknown, "of": len(other), "first": min(steps), "last": max(steps)}
+        yield sides.named(Measurement.of("unknown-examples", **numbers), by_right=True)
         traces = ((sides.right_name, sides.right_trace.fit), (sides.other_name, sides.other_trace.fit))
         split = [(name, float(fit["validation_split"])) for name, fit in traces if fit.get("validation_split")]
         if len(split) == 1:
