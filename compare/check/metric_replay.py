@@ -243,20 +243,7 @@ class ReportedMetric:
             if key not in self.table.measured:
                 self.table.measured[key] = self._measure(cells, formula)
             return self.table.measured[key][self.name]
-        if formula.per == "parts":
-            return float(formula.scale * np.mean([self._loss(cell, formula) for cell in cells]))
-        if formula.per == "examples":
-            total = sum(cell.examples * self._loss(cell, formula) for cell in cells)
-            return formula.scale * total / sum(cell.examples for cell in cells)
-        by_examples = formula.per == "batches-of-examples"
-        sums = sum(
-            np.average(
-                [self._loss(cell, formula) for cell in row],
-                weights=[cell.examples if by_examples else 1 for cell in row],
-            )
-            for row in rows
-        )
-        return float(formula.scale * sums / (batches if formula.carry == "sum" else len(rows)))
+        return formula.mean([[(self._loss(cell, formula), cell.examples) for cell in row] for row in rows], batches)
 
     def _rows(self, formula: MetricFormula, part: str, epoch: int) -> Table:
         if part == TRAIN and formula.after:

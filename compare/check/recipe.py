@@ -241,3 +241,14 @@ class MetricFormula:
     sample_weights: bool = True
     trained_loss: bool = False
     metric: str = ""
+
+    def mean(self, batches: Sequence[Sequence[tuple[float, int]]], of: int) -> float:
+        """The loss over some batches, of which an epoch has ``of``; each part of one with its number of examples."""
+        parts = [part for batch in batches for part in batch]
+        if self.per == "parts":
+            return float(self.scale * np.mean([loss for loss, _ in parts]))
+        if self.per == "examples":
+            return self.scale * sum(count * loss for loss, count in parts) / sum(count for _, count in parts)
+        counted = self.per == "batches-of-examples"
+        means = [np.average([a for a, _ in each], weights=[n if counted else 1 for _, n in each]) for each in batches]
+        return float(self.scale * sum(means) / (of if self.carry == "sum" else len(means)))

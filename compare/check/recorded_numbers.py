@@ -86,15 +86,13 @@ class ReportedLoss:
         if formula != MetricFormula(**known) or formula.carry not in ("nothing", "own"):
             return None
         found: list[float] = []
-        kept: list[tuple[np.ndarray, np.ndarray]] = []
+        kept: list[list[tuple[float, int]]] = []
         for each in self.epochs:
-            cut = slice(-1, None) if formula.last else slice(None)
-            own = 0.0 if formula.regularization or not each.penalties else np.array(each.penalties)
-            now = (np.array(each.values) - own)[cut]
-            weights = np.array(each.examples, float)[cut] if formula.per == "examples" else np.ones(len(now))
-            kept = [*(kept if formula.carry == "own" else []), (now, weights)]
-            values, counts = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-            found.append(float(np.average(values, weights=counts)))
+            own = each.penalties if each.penalties and not formula.regularization else [0.0] * len(each.values)
+            parts = zip(np.subtract(each.values, own).tolist(), each.examples, strict=True)
+            now = [[part] for part in parts][-1 if formula.last else 0 :]
+            kept = [*(kept if formula.carry == "own" else []), *now]
+            found.append(formula.mean(kept, len(now)))
         return found
 
     def residual(self, formula: MetricFormula) -> float:
