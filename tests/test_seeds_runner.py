@@ -168,6 +168,15 @@ def test_a_margin_for_what_nobody_reports_is_refused_as_soon_as_that_is_known(ta
     assert "--margin nosuch=1: counted reports no nosuch, but loss" in line
 
 
+def test_data_that_each_process_makes_anew_are_refused(task: Path) -> None:
+    """A correct loop would differ from fit, for a reason that the report does not know."""
+    task.write_text(TASK.replace("default_rng(1)", "default_rng()"))
+    done = run(task, "Counted", "--seeds", "2")
+    assert done.returncode == 2, done.stdout
+    (line,) = done.stderr.splitlines()
+    assert f"load_data ({task}, line 13) gives other data in another process" in line and "seed its random" in line
+
+
 @pytest.mark.slow
 def test_a_killed_study_is_resumed_and_no_finished_run_is_repeated(task: Path) -> None:
     study = task.parent / "reports" / "study"

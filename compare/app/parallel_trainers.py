@@ -40,7 +40,6 @@ from compare.user_errors import without_exit
 
 if TYPE_CHECKING:
     from compare.check import Report
-    from compare.engine.run import TrainingTask
 
 SENT_EVERY = 0.5
 """Seconds between two messages while there are only steps to send."""
@@ -101,7 +100,7 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
     options, task, folder, console = session.options, session.task, session.folder, session.console
-    worker = worker_of(options, folder)
+    worker = replace(worker_of(options, folder), data=session.data)
     own, *_ = session.trainers
     each = f"each with {worker.threads} thread{'s' * (worker.threads > 1)}"
     tell(
@@ -110,12 +109,11 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
     initial_weights(task, options.seed)  # made here, so that no process makes its own
     listeners = listeners_of(session, options.seed, live, on_difference)
     elsewhere = {name: listener for name, listener in listeners.items() if name != own}
-    digests = _digests(task)
     try:
         with side_by_side(console, [each.bar for each in listeners.values()]), ExitStack() as stack:
             where = {name: stack.enter_context(hearing(listener)) for name, listener in elsewhere.items()}
             futures = {
-                name: executor.submit(_train_elsewhere, worker, listener.job, *where[name], digests)
+                name: executor.submit(_train_elsewhere, worker, listener.job, *where[name])
                 for name, listener in elsewhere.items()
             }
             try:
@@ -146,10 +144,6 @@ OTHER_DATA = "other data"
 """The kind of failure of a worker process that has loaded other data than its parent."""
 
 
-def _digests(task: TrainingTask) -> tuple[str, str]:
-    return task.train.sha256, task.validation.sha256
-
-
 _ready: list[Session] = []
 """What this worker process has loaded."""
 
@@ -159,16 +153,14 @@ def get_ready(worker: Worker) -> Session:
     """Import TensorFlow and load the data, unless that is done."""
     if not _ready:
         _ready.append(worker.begin())
-        _digests(_ready[0].task)  # which are kept, for later
+        assert _ready[0].data  # which is kept, for later
     return _ready[0]
 
 
-def _train_elsewhere(
-    worker: Worker, job: Job, address: Any, key: bytes, digests: tuple[str, str]
-) -> End | TrainerFailedError:
+def _train_elsewhere(worker: Worker, job: Job, address: Any, key: bytes) -> End | TrainerFailedError:
     """Train in this worker process, which tells its parent what it records; an error may be of other data."""
     session = get_ready(worker)
-    if _digests(session.task) != digests:
+    if session.data != worker.data:
         return TrainerFailedError("load_data gives other data in another process", OTHER_DATA)
     with Client(address, authkey=key) as connection:
         sender = _Sender(connection)

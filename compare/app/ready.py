@@ -88,6 +88,11 @@ class Session:
     def folder(self) -> Path:
         return self.run.folder
 
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The digests of the training and of the validation data."""
+        return self.task.train.sha256, self.task.validation.sha256
+
     def progress(self, name: str, epochs: range, gap: RunningGap | None = None, shown: str = "") -> TrainerProgress:
         """The sink that shows the progress of one training."""
         size = self.task.steps_per_epoch, self.task.global_batch_size
@@ -132,11 +137,13 @@ class Worker:
     Attributes:
         folder: the run's folder; a worker on Dask has none.
         threads: how many threads TensorFlow may use; 0 for any number.
+        data: the digests of the data that it has to load; empty where nobody has loaded them yet.
     """
 
     options: Trained
     folder: Path
     threads: int = 0
+    data: tuple[str, ...] = ()
 
     def begin(self) -> Session:
         return Session.begin(self.options, RunJson(folder=self.folder), Console(quiet=True), self.threads)

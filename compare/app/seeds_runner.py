@@ -24,7 +24,7 @@ from compare.reporting.live import live_line, progress_line
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import say_items, tell
 from compare.threads import in_thread
-from compare.user_errors import without_exit
+from compare.user_errors import place_of, without_exit
 
 ANSWER_SECONDS = 20.0
 """Time that a Dask scheduler has to answer."""
@@ -104,6 +104,12 @@ def _run_one(worker: Worker, job: Job, initial: list[np.ndarray]) -> Finished:
     """Run one training in this process, a worker of the parent's own pool or of Dask."""
     with _one_at_a_time:  # a Dask worker may have several threads, and TensorFlow's state is the process's
         session = worker.begin()
+        if session.data != worker.data:
+            place = place_of(session.task.experiment.load_data)
+            raise RequestError(
+                f"load_data ({place}) gives other data in another process, so the trainings of a study would not see "
+                "the same: seed its random numbers, as in np.random.default_rng(0)"
+            )
         session.task.initial_weights[job.seed] = initial
         records: list[AnyRecord] = []
 
@@ -165,7 +171,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
         return progress_line(columns, head, len(ended) / max(len(jobs), 1), None, left, f"{seconds:.0f} s")
 
     initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}
-    worker = Worker(replace(options, resume=False), folder, threads)
+    worker = Worker(replace(options, resume=False), folder, threads, session.data)
     with live_line(console, progress):
         _run_all(worker, processes, jobs, initial, done, partial(tell, console))
     metrics.sort(list(session.trainers))
