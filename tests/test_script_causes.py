@@ -19,12 +19,13 @@ from compare.check.causes.optimizer import kind_of_setting, with_options
 from compare.check.judge_recorded import hints, name_causes, name_further
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
+from compare.check.recorded import scale_of
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.targets import Targets, targets_of, value_of
 from compare.verdict.model import Finding, StageValues
 from compare.watch.epoch_ends import EpochEnds
-from compare.watch.seen import CloseUp, Event, row_hashes
+from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.trace import BY_HAND, FitEpoch
 
 pytestmark = pytest.mark.usefixtures("texts_by_id")  # no cause rests on a sentence
@@ -1095,6 +1096,13 @@ def by_hand(moved: CloseUp, *optimizers: str) -> Variant:
     return found[1]
 
 
+def moved_by(*times: float) -> CloseUp:
+    """A loop that changes each variable by a multiple of the right change."""
+    old, new = RIGHT.after[STEP - 1], RIGHT.after[STEP]
+    after = [a + np.float32(factor) * (b - a) for a, b, factor in zip(old, new, times, strict=True)]
+    return replace(RIGHT, after={**RIGHT.after, STEP: after})
+
+
 @pytest.mark.parametrize(
     ("optimizers", "remedy"),
     [
@@ -1110,12 +1118,63 @@ def test_an_update_by_hand_is_told_by_what_it_subtracts(optimizers: tuple[str, s
     assert own["optimizers"] == [name.replace(BY_HAND, "") for name in reversed(optimizers)]
 
 
-@pytest.mark.parametrize(("off", "known"), [(1e-5, True), (0.1, False)])
-def test_an_update_by_hand_that_is_no_multiple_of_the_gradients_has_no_rate(off: float, known: bool) -> None:
-    before, after = RIGHT.after[STEP - 1], RIGHT.after[STEP]
-    kernel, bias = (old + times * (new - old) for old, new, times in zip(before, after, (2, 2 + off), strict=True))
-    moved = replace(RIGHT, after={**RIGHT.after, STEP: [kernel, bias]})
-    assert bool(by_hand(moved, "Adam", BY_HAND).evidence.quantities["rates"]) == known
+def test_an_update_by_hand_that_is_no_multiple_of_the_gradients_has_no_rate_and_so_no_cause() -> None:
+    rates = by_hand(moved_by(2, 2 + 1e-5), "Adam", BY_HAND).evidence.quantities["rates"]
+    assert np.allclose(rates, [0.2, 0.1])
+    with pytest.raises(ValueError, match="not enough values"):
+        by_hand(moved_by(2, 2.1), "Adam", BY_HAND)
+
+
+def test_a_variable_that_a_loop_by_hand_does_not_change_is_not_trained() -> None:
+    given = sides(other := moved_by(1, 0))
+    found = locate(RIGHT, other, [], STEP, NAMES)
+    for by, named in ((BY_HAND, ["variables-not-trained"]), ("SGD", [])):
+        traces = [replace(t, optimizers=[{**ADAM, "class": c}]) for t, c in zip(given.traces, ("SGD", by), strict=True)]
+        causes = name_causes(found, replace(given, traces=tuple(traces), close_ups=(RIGHT, other)))
+        assert [cause.id for cause in causes] == named, by
+        assert all(has(cause, kind="script-not-updated", variables=["dense/bias"], side="loop") for cause in causes)
+
+
+def with_first_step(close_up: CloseUp, factor: float, *, rows: int = 8, of_bias: float = 1.0) -> CloseUp:
+    """A close-up whose first step has gradients, as many times the right ones, of so many examples."""
+    event = Event("sketch", 0, {"positions": [0, 1]}, [factor * sketch([1.0, 2.0]), factor * of_bias * sketch([3.0])])
+    return replace(close_up, steps={**close_up.steps, 1: [Event("inputs", 0, {"model": "m"}, [], range(rows)), event]})
+
+
+@pytest.mark.parametrize(
+    ("step", "own", "factor"),
+    [
+        (STEP, with_first_step(RIGHT, 8.0), 8),
+        (STEP, with_first_step(RIGHT, 8.0, of_bias=1.1), 1),  # no common factor
+        (STEP, with_first_step(RIGHT, 8.01), 1),
+        (STEP, with_first_step(RIGHT, 7.0), 1),
+        (STEP, with_first_step(RIGHT, 1.0), 1),
+    ],
+)
+def test_a_loop_that_divides_a_summed_loss_as_it_updates_has_a_scale(step: int, own: CloseUp, factor: float) -> None:
+    assert scale_of(with_first_step(RIGHT, 1.0), own, step) == factor
+
+
+@pytest.mark.parametrize(("rate", "factor"), [(0.1, 1), (0.0125, 8), (0.05, 8)])
+def test_a_summed_loss_whose_update_is_as_large_is_a_mistake(rate: float, factor: float) -> None:
+    """Those of a first step: the weights before it are those at its forward pass."""
+
+    def first(close_up: CloseUp, times: float) -> CloseUp:
+        sketches = Event("sketch", 0, {"positions": [0, 1]}, [times * sketch(each) for each in gradients(RIGHT)])
+        events = [*close_up.steps[STEP], sketches]
+        return CloseUp({1: events}, {0: close_up.after[STEP - 1], 1: close_up.after[STEP]})
+
+    assert scale_of(first(RIGHT, 1.0), first(linear_step(factor=8.0, penalty=0, rate=rate), 8.0), 1) == factor
+
+
+def test_losses_and_gradients_are_brought_to_another_scale() -> None:
+    own = linear_step(factor=8.0, with_penalty=False, rate=0.1 / 8)
+    found = locate(linear_step(with_penalty=False), own.scaled(1 / 8), [], STEP, NAMES)
+    assert (found.stage, found.of("loss").equal, found.of("gradients").equal) == (None, True, True)  # type: ignore[union-attr]
+    assert locate(linear_step(with_penalty=False), own, [], STEP, NAMES).stage == "loss"
+    seen = by_hand(linear_step(factor=8.0, with_penalty=False, rate=0.2 / 8).scaled(1 / 8), "SGD", BY_HAND)
+    assert np.round(seen.evidence.quantities["rates"], 6).tolist() == [0.2, 0.1]
+    assert seen.remedy == "variable.assign_sub(0.0125 * gradient)", "of the sum that the loop takes"
 
 
 def test_clipping_is_measured_on_each_side() -> None:

@@ -191,6 +191,11 @@ def assigned(variables: Any, gradients: Any) -> None:
         variable.assign(variable - 0.1 * gradient)
 
 
+def in_slices(variables: Any, gradients: Any) -> None:
+    for variable, gradient in zip(variables, gradients, strict=True):
+        variable[:].assign(variable - 0.1 * gradient)
+
+
 def by_update(folder: Path, way: Callable[..., Any], update: Callable[..., Any], *, one_by_one: bool = False) -> Any:
     """The trace of three steps of a linear model."""
     with watched(folder) as observer:
@@ -221,7 +226,9 @@ def test_steps_without_an_optimizer_are_those_of_sgd(tensorflow: Any, tmp_path: 
     def by_sgd(variables: Any, gradients: Any) -> None:
         optimizer.apply(gradients, variables)
 
-    for number, (update, one_by_one) in enumerate([(subtracted, False), (assigned, False), (assigned, True)]):
+    for number, (update, one_by_one) in enumerate(
+        [(subtracted, False), (assigned, False), (assigned, True), (in_slices, False)]
+    ):
         found = by_update(tmp_path / str(number), way, update, one_by_one=one_by_one)
         assert [each["class"] for each in found.optimizers] == [BY_HAND]
         optimizer = keras.optimizers.SGD(0.1)

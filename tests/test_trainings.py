@@ -49,7 +49,7 @@ from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, read_close_up
-from compare.watch.settings import ALL_BEGUN, ENDED, Settings
+from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
 from compare.watch.stages import StageObserver, _depends_on_training, _Replica
 from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
 
@@ -630,6 +630,82 @@ def test_slots_that_are_kept_when_weights_are_set_back_are_named(watch: Watch, t
         assert (found.stage, cause.id, cause.side) == ("update", "optimizer-differs", side)
         assert cause.measurements is not None
         assert (cause.measurements["iterations"], cause.measurements["expected"]) == (3, 0)
+
+
+class MadeInCall(tf.Module):
+    """A linear model whose variables are made by the first call, in a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w: Any = None
+
+    @tf.function
+    def __call__(self, x: Any) -> Any:
+        if self.w is None:
+            self.w, self.b = tf.Variable(tf.random.normal((8, 1))), tf.Variable(tf.zeros(1))
+        return x @ self.w + self.b
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_variables_that_a_function_makes_get_the_references_values_before_it_first_runs(
+    watch: Watch, tried: bool
+) -> None:
+    def by_fit() -> None:
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        model.fit(X, Y, batch_size=16, verbose=0)
+
+    def by_module() -> None:
+        module = MadeInCall()
+        if tried:
+            module(X[:1])
+        for x, y in BATCHES:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - module(x)))
+            variables = [module.w, module.b]
+            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                variable.assign_sub(0.1 * gradient)
+
+    one, two = only(watch(by_fit)), only(watch(by_module))
+    assert two.alike and one.last == two.last == 3
+    assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
+    np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
+
+
+def fit_on_unknown_size(assertion: Callable[[Any], Any] = lambda dataset: dataset) -> None:
+    model = make()
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    specs = tf.TensorSpec((16, 8)), tf.TensorSpec((16, 1))
+    dataset = tf.data.Dataset.from_generator(lambda: iter(BATCHES), output_signature=specs)
+    model.fit(assertion(dataset), epochs=2, shuffle=False, verbose=0)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+@pytest.mark.parametrize("nudge", [None, Nudge(1, 1)])
+def test_a_step_of_fit_that_finds_no_more_data_is_no_step(watch: Watch, nudge: Nudge | None) -> None:
+    trace = only(watch(fit_on_unknown_size, nudge=nudge))
+    assert (trace.last, trace.empty) == (6, [3, 6])
+    known = tf.data.experimental.assert_cardinality(3)
+    trace = only(watch(lambda: fit_on_unknown_size(known), nudge=nudge))
+    assert (trace.last, trace.empty) == (6, [])
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+def test_that_fit_counts_a_step_without_data_is_named_where_it_changes_the_updates(
+    watch: Watch, tmp_path: Path
+) -> None:
+    one, two = (
+        only(watch(script, close_up=((3, 6),))) for script in (fit_on_unknown_size, lambda: by_hand(make(), epochs=2))
+    )
+    seen = [read_close_up(tmp_path / f"{i}", 0, trace.order) for i, trace in enumerate((one, two))]
+    assert seen[0] is not None and seen[1] is not None
+    sides = Sides(("fit", "loop"), (one, two), (seen[0], seen[1]), 4)
+    found = locate(seen[0], seen[1], [], 4, [variable.name for variable in one.variables])
+    (cause,) = name_causes(found, sides)
+    assert (found.stage, cause.id, cause.side) == ("update", "optimizer-differs", "fit")
+    assert cause.measurements.items() >= {"kind": "script-counted-more", "iterations": 4, "expected": 3}.items()
+    assert "assert_cardinality" in cause.remedy
+    assert name_causes(found, replace(sides, traces=(replace(one, empty=[]), two))) == []
 
 
 @pytest.mark.parametrize(("train", "iterations"), [(fit, 0), (fit_again, 3), (by_hand, 0)])

@@ -19,6 +19,7 @@ from compare.check.causes.reporting import never_reset, other_metrics
 from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
+from compare.check.recorded import scale_of
 from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
@@ -504,6 +505,22 @@ class CloseUps:
             return None
         return first_apart(first, second, self.twins, before)
 
+    def in_one_scale(self) -> CloseUps:
+        """The same with the losses of a loop without an optimizer as large as the other side's, whatever it divides by.
+
+        Of two such loops, the candidate's are changed.
+        """
+        (first, second), (one, other) = self.seen, self.departure.model.traces
+        if first is None or second is None:
+            return self
+        if other.by_hand:
+            scale = 1 / scale_of(first, second, self.departure.step)
+            return replace(self, seen=(first, second.scaled(scale)))
+        if one.by_hand:
+            scale = 1 / scale_of(second, first, self.departure.step)
+            return replace(self, seen=(first.scaled(scale), second), twins=[each.scaled(scale) for each in self.twins])
+        return self
+
     def of_update_before(self) -> CloseUps:
         """The same at the step before, if it is there that equal gradients give another update."""
         (first, second), before = self.seen, self.departure.step - 1
@@ -624,5 +641,5 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
         twin = None if each.noise is None else seen(0, twins[each.noise], each.model)
         both = seen(0, settings[0], each.model), seen(1, settings[-1], each.model)
         folder = None if each.noise is None else Path(twins[each.noise].folder)
-        found.append(CloseUps(each, both, errors, [] if twin is None else [twin], folder))
+        found.append(CloseUps(each, both, errors, [] if twin is None else [twin], folder).in_one_scale())
     return found

@@ -169,8 +169,8 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
     place = {"at_step": sides.step} if epoch == 1 else {"at_step": sides.step, "at_place": [epoch, step]}
 
     def source(cause: Cause, variant: Variant) -> Source | None:
-        if "begun" in variant.evidence.quantities:
-            return None  # where a rate was set later was not seen
+        if variant.called is None:
+            return None
         trace, close_up = (sides.right_trace, sides.right) if variant.by_right else (sides.other_trace, sides.other)
         usual = not variant.remedy
         seen = cause.line_in(close_up, sides.step, located.stage or "", usual=usual, called=variant.called)

@@ -28,7 +28,16 @@ from compare.check.recipe import (
     mean_of_means,
 )
 from compare.check.sides import Sides
-from compare.check.stages import example_rows, gradients_of, loss_of, model_events, relative_gap
+from compare.check.stages import (
+    changes_of,
+    common_multiple,
+    example_rows,
+    gradients_of,
+    loss_of,
+    model_events,
+    parallel,
+    relative_gap,
+)
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, Event
@@ -38,6 +47,8 @@ CLOSE = 1e-5
 """The relative difference up to which a loss that is computed again counts as the same: sums in another order."""
 SMALL = 0.05
 """The largest error of an explanation of a loss, as a part of the difference that it explains."""
+A_RATE = 1e-3
+"""The relative difference up to which a change of weights, which are rounded, is a multiple of their gradients."""
 PARALLEL = 1e-4
 """The relative difference up to which gradients are the same but for a factor."""
 
@@ -278,6 +289,31 @@ def both_gradients(sides: Sides, replica: int | None = None) -> tuple[dict[int, 
 def equal_gradients(a: Mapping[int, np.ndarray], b: Mapping[int, np.ndarray]) -> bool:
     """Whether the gradients of all variables are the same but for rounding."""
     return a.keys() == b.keys() and all(relative_gap(a[i], b[i]) <= PARALLEL for i in a)
+
+
+def subtracted(close_up: CloseUp, step: int) -> float | None:
+    """By what multiple of its gradients a step changes all variables, downwards; None if by different ones."""
+    changes, gradients = changes_of(close_up, step), gradients_of(close_up, step)
+    square = sum(float(np.vdot(each, each)) for each in gradients.values())
+    if not square or not gradients.keys() <= changes.keys():
+        return None
+    rate = -sum(float(np.vdot(changes[i], each)) for i, each in gradients.items()) / square
+    return rate if all(relative_gap(changes[i], -rate * each) <= A_RATE for i, each in gradients.items()) else None
+
+
+def scale_of(right: CloseUp, by_hand: CloseUp, step: int) -> float:
+    """How often the loss of a loop without an optimizer is the right one, if the loop divides by that as it updates.
+
+    That is the number of examples where it takes the gradient of a sum. Else it is 1: a sum is a mistake where the loop
+    subtracts the same multiple of its gradients as the right side in the step where they part.
+    """
+    rate, other = (subtracted(each, step) for each in (right, by_hand))
+    if step == 1 and rate is not None and other is not None and relative_gap(rate, other) <= A_RATE:
+        return 1.0
+    expected, own = (gradients_of(each, 1, kind="sketch") for each in (right, by_hand))
+    pairs = [(own[i], expected[i]) for i in own.keys() & expected.keys() if parallel(own[i], expected[i])]
+    factor, examples = common_multiple(pairs), max(len(example_rows(each, 1)) for each in (right, by_hand))
+    return float(examples) if abs(factor - examples) <= PARALLEL * examples else 1.0
 
 
 def clipped(gradients: Mapping[int, np.ndarray], clip: Clip) -> Mapping[int, np.ndarray]:

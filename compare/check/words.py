@@ -313,9 +313,6 @@ def _script_settings(
 
 
 def _script_by_hand(*, side: str, other: str, optimizers: Sequence[str], rates: Sequence[float], **_: Any) -> str:
-    if not rates:
-        own, right = (f"by {optimizer}" if optimizer else "by hand" for optimizer in optimizers)
-        return f"the weights of {side} are updated {own}, those of {other} {right}"
     does = ["subtracts" if rate > 0 else "adds" for rate in rates]
     own, right = (f"({optimizer or 'by hand'})" for optimizer in optimizers)
     verb = "" if does[0] == does[1] else f"{does[1]} "
@@ -605,6 +602,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "divides the gradients by that scale all the same",
     "script-not-unscaled": "the loss is scaled, but the gradients are {loss_scale:,.0f} times as large in {side} as in "
     "{other}: nothing divides them by the scale",
+    "script-not-updated": "{variables:some}: {side} takes {variables:a gradient|gradients} that {variables:is|are} not "
+    "zero, but does not change {variables:it|them}",
     "script-no-gradient": "{variables:some}: {side}'s optimizer gets no gradient",
     "script-zero-gradient": "{variables:some}: the gradient that {side}'s optimizer gets is zero",
     "script-first-replica": "{side} applies the gradients of the first replica only",
@@ -624,6 +623,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "layer-settings": lambda layer, **q: _script_settings(optimizer=layer, **q),
     "script-kept-optimizer": "{side} begins with the weights of {other}, but with an {optimizer} at iteration "
     "{iterations:,}, not {expected:,}: it keeps the slots of the steps that it has made before",
+    "script-counted-more": "{side}'s {optimizer} counts {iterations:,} earlier steps, {other}'s {expected:,}: at the "
+    "end of data of unknown size, Keras counts one more, which changes no weights",
     "script-new-optimizer": "{side} goes on with a new {optimizer}, whose slots are empty and iteration is 0",
     "script-changed-between": lambda variable, steps, **_: f"{variable} changed between steps {steps} and {steps + 1}",
     # Two scripts: what may explain a difference

@@ -221,6 +221,16 @@ class InitialWeights:
         original(variable, *args, **options)
         if self.aside or not tf.executing_eagerly() or tf.distribute.has_strategy():
             return
+        self._begin_alone(variable)
+
+    def begin_made_in_graph(self, variables: Sequence[Any]) -> None:
+        """Begins the script's own variables that a function of TensorFlow's has made, before it first runs."""
+        known = {id(container(weight)) for root in self.roots() for weight in weights_of(root)}
+        for variable in variables:
+            if id(container(variable)) not in known:
+                self._begin_alone(variable)
+
+    def _begin_alone(self, variable: Any) -> None:
         if variable.trainable and variable.dtype.is_floating:
             self.look()  # a model's weights come before what is made for them, such as sums of its gradients
             self._roots.append(weakref.ref(variable))
@@ -295,8 +305,12 @@ class InitialWeights:
         if not new:
             return
         marks = [mark_of(variable) for variable in new]
-        for variable, mark in zip(new, marks, strict=True):
-            mark.value = value_of(variable) if mark.value is None else mark.value
+        try:
+            for variable, mark in zip(new, marks, strict=True):
+                mark.value = value_of(variable) if mark.value is None else mark.value
+        except tf.errors.FailedPreconditionError:  # made in a graph that has not run yet
+            if self._own or self._provides:
+                return
         went_on = self.trained and any(mark.assigned for mark in marks)
         if not (self._own or self._provides or went_on):
             found, sure = self._found(new, late)

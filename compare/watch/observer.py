@@ -38,7 +38,7 @@ from compare.watch.training import ByHand, Training
 from compare.watch.trainings import Trainings
 from compare.watch.under_way import Here, eagerly, is_replica
 
-CHANGE = "assign", "assign_add", "assign_sub"
+CHANGE = "assign", "assign_add", "assign_sub", "_strided_slice_assign"
 ASSIGNMENTS = [(owner, name) for owner in (ResourceVariable, UninitializedVariable) for name in CHANGE]
 """The methods that change a variable; one that is made while a graph is traced is of another class."""
 
@@ -135,13 +135,23 @@ class Observer:
             return self._last_call[1]
         self._random.call()
         with self.inside:
-            result = original(*args, **options)
+            try:
+                result = original(*args, **options)
+            except tf.errors.OutOfRangeError:
+                self._leave_out_steps_without_data()
+                raise
         stepped = self.look()
         over = bool(stepped) and all(training.steps >= self.settings.max_steps for training in stepped)
         self._last_call = (call, result) if call and over else None
         if self._enough():
             self.end_early()
         return result
+
+    def _leave_out_steps_without_data(self) -> None:
+        """The graph of ``fit`` counts a step that finds no more data, but changes no weights."""
+        for training in self.trainings:
+            if training.is_unchanged():
+                training.leave_out()
 
     def _repeats_what_is_over(self, call: Sequence[Any], before: Sequence[Any]) -> bool:
         """Whether a call would only go on with the first of a script's two trainings, whose steps are enough.
@@ -407,8 +417,12 @@ class Observer:
         return None if now is None or not now.steps or now.over else now
 
     def _initialize(self, original: Any, *args: Any) -> None:
-        """Begins the trainings whose variables a graph has made: they get their values before its first run."""
-        original(*args)
+        """Begins the variables that a graph has made, and their trainings: they get values before its first run."""
+        made = [variable for variable, _ in args[1]]
+        try:
+            original(*args)
+        finally:  # if it could not, the function itself does, as it runs, what has no values by then
+            eagerly(lambda: self.initial.begin_made_in_graph(made))
         late = [each for each in self.trainings if each.initial is None and not each.steps]
         if late:
             with self.inside:
@@ -478,7 +492,7 @@ class Observer:
             if not any(optimizer is each for each in training.described):
                 self.writer.optimizer(training.number, optimizer)
                 training.described.append(optimizer)
-        training.last = training.fingerprint()
+        training.last = training.now = training.fingerprint()
         self.writer.step(training.number, training.steps, *training.last)
 
     def ended(self) -> None:
@@ -548,7 +562,7 @@ class Observer:
         """Records the weights after the last step again: more of it has been done since."""
         if training.steps and training.fingerprint is not None and not (training.over or training.closed):
             if self.writer is not None:
-                training.last = training.fingerprint()
+                training.last = training.now = training.fingerprint()
                 self.writer.replace(training.number, *training.last)
             self.on_step(training)
 
@@ -617,6 +631,7 @@ class Observer:
                 self._noise_in_half(nudge, training.variables, copies)
         with self.inside, self.initial.aside:
             training.move(tf.constant(2 * step + 1))
+        training.now = training.fingerprint()
 
 
 T = TypeVar("T")

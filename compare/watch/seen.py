@@ -49,6 +49,7 @@ class CloseUp:
         again: the steps after which the model was called once more with the examples of the step.
         applied: when each step's gradients were applied, counted over all trainings of the script.
         without_xla: whether the script asks for XLA, which was left out here.
+        scale: by what its losses and gradients were multiplied to have those of the other side's scale.
     """
 
     steps: dict[int, list[Event]]
@@ -59,6 +60,7 @@ class CloseUp:
     again: set[int] = field(default_factory=set)
     applied: dict[int, int] = field(default_factory=dict)
     without_xla: bool = False
+    scale: float = 1.0
 
     def ordered(self, order: Sequence[int]) -> CloseUp:
         """The same with its weights in another order, or some only: for each, its number in the order of this one.
@@ -87,6 +89,18 @@ class CloseUp:
             after={step: [weights[i] for i in order] for step, weights in self.after.items() if recorded},
             names=[self.names[i] for i in order if i < len(self.names)],
         )
+
+    def scaled(self, factor: float) -> CloseUp:
+        """The same with its losses and gradients multiplied by a factor."""
+
+        def event(seen: Event) -> Event:
+            if seen.kind not in ("loss", "gradients", "sketch"):
+                return seen
+            rate = seen.kind == "gradients"  # the learning rate comes first
+            return replace(seen, arrays=[*seen.arrays[:rate], *(factor * each for each in seen.arrays[rate:])])
+
+        steps = {step: [event(each) for each in events] for step, events in self.steps.items()}
+        return replace(self, steps=steps, scale=factor * self.scale)
 
     def of(self, step: int, kind: str) -> list[Event]:
         """The events of a kind in a step, ordered by replica."""

@@ -132,6 +132,8 @@ class Trace:
         began: the moment of its first step, among all steps of the script.
         trained: the numbers of the variables that optimizers update, in the order of recording.
         reseeded: the steps after which it goes on with other states of its layers' random numbers.
+        empty: the steps after which its optimizers count one more, which changes no weights, as fit's do at the end of
+            data of unknown size.
         order: for each variable, its number in the order in which it was recorded; empty if that is the same.
         left_out: the variables that are not compared, and whether each changes.
         state: where a model is that no optimizer trains, ``INSIDE`` or ``APART``, of which only the first and the last
@@ -165,6 +167,7 @@ class Trace:
     ended: int = 0
     trained: Sequence[int] = ()
     reseeded: Sequence[int] = ()
+    empty: Sequence[int] = ()
     order: Sequence[int] = ()
     left_out: Sequence[tuple[Variable, bool]] = ()
     state: str = ""
@@ -225,6 +228,11 @@ class Trace:
         """The configuration of its first optimizer; empty if it has none."""
         return dict(self.optimizers[0]["config"]) if self.optimizers else {}
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether its steps are made without an optimizer."""
+        return any(each["class"] == BY_HAND for each in self.optimizers)
+
     def changes(self, number: int) -> bool:
         """Whether a variable changes between two steps."""
         hashes = self.steps["hashes"][:, number]
@@ -238,7 +246,8 @@ class Trace:
 
 
 OF_TRAINING = (
-    "number", "created", "alike", "changed_early", "parts", "began", "ended", "trained", "reseeded", "state", "of",
+    "number", "created", "alike", "changed_early", "parts", "began", "ended", "trained", "reseeded", "empty",
+    "state", "of",
 )  # fmt: skip
 """What a trace has of the watched training by the same name."""
 

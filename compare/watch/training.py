@@ -27,6 +27,10 @@ class Count:
         self._at = now
         return self._made
 
+    def leave_out(self) -> None:
+        """Counts no step for what ``iterations`` were increased by since the last call of ``made``."""
+        self._at = int(self.optimizer.iterations.numpy())
+
 
 class ByHand:
     """Stands for the optimizer of a script that has none, but changes its weights itself by their gradients.
@@ -63,6 +67,7 @@ class Training:
         counts: the optimizers that make its steps now, by their id.
         parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
         reseeded: the steps after which it goes on with other states of its layers' random numbers.
+        empty: the steps after which optimizers count one more, which changes no weights.
         described: the optimizers that are in the trace.
         fingerprint: computes the fingerprints; None before the first step.
         move: moves the weights, for a noise twin.
@@ -73,6 +78,7 @@ class Training:
             ``LEFT`` for what a training leaves.
         of: the number of that training.
         last: the fingerprint of the weights after the last step.
+        now: the same, or that of the weights which a noise twin goes on with.
         left: the number of steps when ``fit`` or the optimizer last ended the training, and the fingerprint then.
     """
 
@@ -87,10 +93,12 @@ class Training:
         self.counts: dict[int, Count] = {}
         self.parts: list[tuple[int, int]] = []
         self.reseeded: list[int] = []
+        self.empty: list[int] = []
         self._earlier: dict[int, Count] = {}
         self.described: list[Any] = []
         self.began = self.ended = 0
         self.last: tuple[np.ndarray, np.ndarray] | None = None
+        self.now: tuple[np.ndarray, np.ndarray] | None = None
         self.left: tuple[int, Any] = 0, None
         self.next: Training | None = None
         self.updated: set[int] = set()
@@ -137,6 +145,18 @@ class Training:
             if self.steps:
                 self.parts.append((self.steps, count.begun))
         self.counts[id(optimizer)] = count
+
+    def is_unchanged(self) -> bool:
+        """Whether its weights are those that its last step has left."""
+        if self.fingerprint is None or self.now is None:
+            return False
+        return np.array_equal(self.fingerprint()[0], self.now[0])
+
+    def leave_out(self) -> None:
+        """Leaves out the step that its optimizers have counted since, which has changed no weights."""
+        self.empty.append(self.steps)
+        for count in self.counts.values():
+            count.leave_out()
 
     def is_reset(self) -> bool:
         """Whether all that is trained has its initial value again, which the last step had changed."""

@@ -44,7 +44,7 @@ class Variant:
             the others, and must explain all steps, too.
         remedy: what to write instead, if it is not the cause's usual remedy.
         by_right: whether the side that is held to be right does this, where two recorded sides are compared.
-        called: the event whose line of code is shown, if it is not the cause's usual one.
+        called: the event whose line of code is shown, if it is not the cause's usual one; None if no line made it.
     """
 
     changes: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Variant:
     measured: bool = False
     remedy: str = ""
     by_right: bool = False
-    called: str = ""
+    called: str | None = ""
 
 
 CALLED = {

@@ -11,7 +11,16 @@ import numpy as np
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
-from compare.check.recorded import CLOSE, clip_alike, ends_of, equal_gradients, other_settings, same
+from compare.check.recorded import (
+    A_RATE,
+    CLOSE,
+    clip_alike,
+    ends_of,
+    equal_gradients,
+    other_settings,
+    same,
+    subtracted,
+)
 from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
@@ -25,7 +34,6 @@ from compare.check.stages import (
     relative_gap,
 )
 from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE
-from compare.watch.seen import CloseUp
 from compare.watch.trace import BY_HAND, CLIPPING, Trace
 
 if TYPE_CHECKING:
@@ -355,9 +363,6 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
 
 # Two recorded sides
 
-A_RATE = 1e-3
-"""The relative difference up to which a change of weights, which are rounded, is a multiple of their gradients."""
-
 
 def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause that makes other updates of equal gradients."""
@@ -365,7 +370,8 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     traces = sides.right_trace, sides.other_trace
     right, other = (optimizer_of(trace, rate) for trace, rate in zip(traces, rates, strict=True))
     if right is not None and other is not None and BY_HAND in (right["class"], other["class"]):
-        return "optimizer-differs", _updated_by_hand(sides, other["class"], right["class"])
+        by_hand = _updated_by_hand(sides, other["class"], right["class"])
+        return ("optimizer-differs", by_hand) if by_hand else None
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
     if seen := _recorded_callbacks(sides, rates, right, other):
         return "callbacks-missing", Variant({}, seen)
@@ -399,10 +405,11 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
         if isinstance(begun, float) and len(settings) == 1:
             remedy = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
-            return "optimizer-differs", Variant({}, seen.but(begun=begun), remedy=remedy)
+            return "optimizer-differs", Variant({}, seen.but(begun=begun), remedy=remedy, called=None)
         return "optimizer-differs", Variant({}, seen, remedy="" if variables else with_options(right, settings))
     again = made_again(sides)
-    return ("optimizer-differs", Variant({}, again)) if again else None
+    counted = Variant({}, again) if again else _counted_without_data(sides)
+    return ("optimizer-differs", counted) if counted else None
 
 
 def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]) -> str:
@@ -416,27 +423,16 @@ def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]
     return f"optimizer = tf.keras.optimizers.{right['class']}(..., {options})"
 
 
-def _updated_by_hand(sides: Sides, own: str, right: str) -> Variant:
+def _updated_by_hand(sides: Sides, own: str, right: str) -> Variant | None:
     """An update that a script makes without an optimizer: if each side subtracts a multiple of all its gradients."""
     names = ["" if each == BY_HAND else each for each in (own, right)]
-    rates = [_subtracted(each, sides.step) for each in (sides.other, sides.right)]
-    remedy = ""
-    if None not in rates and own == BY_HAND:
-        remedy = f"variable.assign_sub({rates[1]:.3g} * gradient)"
-    elif right == BY_HAND:
-        remedy = f"optimizer = tf.keras.optimizers.SGD({rates[1]:.3g})" if rates[1] else "variable.assign_sub(...)"
-    known = [] if None in rates else rates
-    return Variant({}, Measurement.of("script-by-hand", optimizers=names, rates=known), remedy=remedy)
-
-
-def _subtracted(close_up: CloseUp, step: int) -> float | None:
-    """By what multiple of its gradients a step changes all variables, downwards; None if by different ones."""
-    changes, gradients = changes_of(close_up, step), gradients_of(close_up, step)
-    square = sum(float(np.vdot(each, each)) for each in gradients.values())
-    if not square or not gradients.keys() <= changes.keys():
+    rate, expected = (subtracted(each, sides.step) for each in (sides.other, sides.right))
+    if rate is None or expected is None:
         return None
-    rate = -sum(float(np.vdot(changes[i], each)) for i, each in gradients.items()) / square
-    return rate if all(relative_gap(changes[i], -rate * each) <= A_RATE for i, each in gradients.items()) else None
+    remedy = f"optimizer = tf.keras.optimizers.SGD({expected:.3g})"
+    if own == BY_HAND:
+        remedy = f"variable.assign_sub({expected * sides.other.scale:.3g} * gradient)"
+    return Variant({}, Measurement.of("script-by-hand", optimizers=names, rates=[rate, expected]), remedy=remedy)
 
 
 def optimizer_of(trace: Trace, rate: float | None) -> Mapping[str, Any] | None:
@@ -503,6 +499,24 @@ def _kept(sides: Sides) -> Variant | None:
     return Variant({}, seen, remedy=remedy, by_right=not more)
 
 
+def _counted_without_data(sides: Sides) -> Variant | None:
+    """An optimizer that has counted steps without data, if that scales the updates of all variables alike."""
+    counts = [sides.step - 1 + sum(step < sides.step for step in trace.empty) for trace in sides.traces]
+    changes = [changes_of(close_up, sides.step) for close_up in sides.close_ups]
+    trained = [i for i in gradients_of(sides.right, sides.step) if i in changes[0] and i in changes[1]]
+    if counts[0] == counts[1] or not trained:
+        return None
+    first, second = (np.concatenate([np.ravel(each[i]) for i in trained]) for each in changes)
+    factor = float(np.vdot(first, second) / np.vdot(first, first)) if first.any() else 0.0
+    if same(factor, 1.0) or relative_gap(second, factor * first) > A_RATE:
+        return None
+    more = int(counts[1] > counts[0])
+    used = next((str(each["class"]) for each in sides.traces[more].optimizers), "optimizer")
+    numbers = {"iterations": counts[more], "expected": counts[1 - more]}
+    of_right = sides.names[more] == sides.right_name
+    return Variant({}, Measurement.of("script-counted-more", optimizer=used, **numbers), remedy=SIZE, by_right=of_right)
+
+
 def made_again(sides: Sides) -> Measurement | None:
     """Evidence that one side makes the same optimizer again, where the sides part as an epoch begins."""
     made = [(each["class"], each["config"] | {"name": ""}) for each in sides.other_trace.optimizers]
@@ -547,6 +561,7 @@ def _recorded_list(sides: Sides) -> list[str]:
 SET_RATES = ("LearningRateScheduler", "ReduceLROnPlateau")
 """Keras's callbacks that set the learning rate."""
 ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
+SIZE = "dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))  # fit then sees where an epoch ends"
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
 OPTIONS_OF_FIT = "optimizer = tf.keras.optimizers.{optimizer}(...)  # with fit's options"

@@ -14,7 +14,16 @@ from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update, norm_of
 from compare.check.recorded import both_gradients, clip_alike, clipped, clipping_of, equal_gradients, without_gradient
 from compare.check.sides import Sides
-from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE, Located, gradients_of, loss_of, model_events
+from compare.check.stages import (
+    GRADIENTS,
+    PREDICTIONS,
+    UPDATE,
+    Located,
+    changes_of,
+    gradients_of,
+    loss_of,
+    model_events,
+)
 from compare.check.used import SCRIPT
 from compare.watch.trace import CLIPPING
 
@@ -247,6 +256,19 @@ def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Varia
         yield Variant({}, Measurement.all(seen), remedy=remedy)
 
 
+def _recorded_without_update(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Variables that a loop without an optimizer takes gradients of, but does not change."""
+    expected, own = changes_of(sides.right, sides.step), changes_of(sides.other, sides.step)
+    _, given = both_gradients(sides)
+    still = [i for i, each in given.items() if np.any(each) and i in own and not np.any(own[i]) and np.any(expected[i])]
+    if sides.other_trace.by_hand and 0 < len(still) < len(given):
+        names = [sides.right_trace.variables[i].name for i in still]
+        yield Variant({}, Measurement.of("script-not-updated", variables=names), remedy=BY_HAND_TOO, called=None)
+
+
+BY_HAND_TOO = (
+    "for variable, gradient in zip(variables, gradients):  # all that are to be trained\n    variable.assign_sub(...)"
+)
 OF_VARIABLES = (
     "gradients = tape.gradient(loss, variables)  # of all variables that are to be trained\n"
     "optimizer.apply_gradients(zip(gradients, variables))  # in every step"
@@ -374,7 +396,11 @@ CAUSES = (
         "https://github.com/tensorflow/tensorflow/issues/29073",
         gradient=_without_gradient,
         update=_without_update,
-        recorded={PREDICTIONS: _recorded_frozen, GRADIENTS: _recorded_without_gradient},
+        recorded={
+            PREDICTIONS: _recorded_frozen,
+            GRADIENTS: _recorded_without_gradient,
+            UPDATE: _recorded_without_update,
+        },
         fact=_never_changes,
     ),
 )
