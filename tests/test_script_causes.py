@@ -1077,6 +1077,8 @@ def test_the_options_of_the_other_optimizer_are_written_out_where_they_are_known
     ):
         written = with_options(ADAM, settings)
         assert written == (f"optimizer = tf.keras.optimizers.Adam(..., {options})" if options else "")
+    own = {**ADAM, "class": "CoreAdam", "own": True}
+    assert with_options(own, {"epsilon": [1e-3, 1e-7]}) == "optimizer = CoreAdam(..., epsilon=1e-07)"
     averaging = {**ADAM, "config": {**ADAM["config"], "use_ema": True}}
     assert with_options(averaging, {"epsilon": [1e-3, 1e-7]}) == "", "which are to be taken over as well"
 
@@ -1123,6 +1125,24 @@ def test_an_update_by_hand_that_is_no_multiple_of_the_gradients_has_no_rate_and_
     assert np.allclose(rates, [0.2, 0.1])
     with pytest.raises(ValueError, match="not enough values"):
         by_hand(moved_by(2, 2.1), "Adam", BY_HAND)
+
+
+@pytest.mark.parametrize(("momentum", "step", "named"), [(0.0, 2, True), (0.9, 2, False), (0.9, 1, True)])
+def test_a_multiple_of_the_gradients_is_chance_where_an_optimizer_has_momentum(
+    momentum: float, step: int, named: bool
+) -> None:
+    def at(close_up: CloseUp) -> CloseUp:
+        after = {step - 1: close_up.after[STEP - 1], step: close_up.after[STEP]}
+        return replace(close_up, steps={step: close_up.steps[STEP]}, after=after)
+
+    given = sides(linear_step(rate=0.2))
+    settings = {"learning_rate": 0.1, "momentum": momentum}
+    traces = [
+        replace(trace, optimizers=[{"class": name, "config": config}])
+        for trace, name, config in zip(given.traces, ("SGD", BY_HAND), (settings, {}), strict=True)
+    ]
+    both = replace(given, traces=tuple(traces), close_ups=(at(RIGHT), at(linear_step(rate=0.2))), step=step)
+    assert bool(kind_of_setting(both, locate(*both.close_ups, [], step, NAMES))) == named
 
 
 def test_a_variable_that_a_loop_by_hand_does_not_change_is_not_trained() -> None:

@@ -805,6 +805,15 @@ def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> Non
     assert found == [hint("calls-alone", side=given.names[drawing], functions=[NORMAL])]
     update = linear_step(rate=0.2)
     assert hints(located(update), replace(given, traces=tuple(traces))) == [], "an update draws none"
+    loss = linear_step(factor=1.5)
+    both = replace(given, traces=tuple(traces), close_ups=(given.close_ups[0], loss))
+    assert hints(located(loss), both) == [], "the predictions agree, and so do weights that were drawn"
+    draws, at = Event("drawn", 0, {"name": NORMAL}, [], [1]), [each.kind for each in loss.steps[STEP]].index("loss")
+    for place, said in ((at, drawing), (0, 0)):
+        events = [*loss.steps[STEP][:place], draws, *loss.steps[STEP][place:]]
+        both = replace(both, close_ups=(given.close_ups[0], replace(loss, steps={**loss.steps, STEP: events})))
+        found = [hint("calls-alone", side=given.names[drawing], functions=[NORMAL])] * said
+        assert hints(located(loss), both) == found, "the loop has drawn it for its loss"
 
 
 def weights_of(*layers: str) -> Trace:

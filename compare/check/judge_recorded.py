@@ -380,9 +380,17 @@ def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:
         yield Measurement.of("drawn-otherwise", functions=apart)
     elif other_ways := [name for name in both if name not in seen and set(drawn[0][name]) != set(drawn[1][name])]:
         yield Measurement.of("drawn", functions=other_ways)
-    for name, own, others in zip((sides.other_name, sides.right_name), drawn, reversed(drawn), strict=True):
-        if own and not others:
-            yield Measurement.of("calls-alone", side=name, functions=list(own))
+    for i, (name, close_up) in enumerate(((sides.other_name, sides.other), (sides.right_name, sides.right))):
+        late = _drawn_for_loss(close_up, sides.step) if stage == LOSS else drawn[i]
+        if (alone := [each for each in drawn[i] if each in late]) and not drawn[1 - i]:
+            yield Measurement.of("calls-alone", side=name, functions=alone)
+
+
+def _drawn_for_loss(close_up: CloseUp, step: int) -> set[str]:
+    """The functions that have drawn numbers after a step's predictions; before the first, also weights are drawn."""
+    events = close_up.steps.get(step, ())
+    begin = next((i for i, each in enumerate(events) if each.kind == "predictions"), len(events) if step == 1 else 0)
+    return {event.info["name"] for event in events[begin:] if event.kind == "drawn"}
 
 
 def _drawn_before(close_up: CloseUp, step: int, stage: str) -> dict[str, Counter[int]]:

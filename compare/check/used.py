@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from compare.watch.trace import ON_BATCHES, Trace
 
@@ -23,14 +24,14 @@ class Used:
 
     Attributes:
         words: those of ``RUN``, ``SCRIPT``, ``ALONE``, ``ON_BATCHES``, ``AVERAGES`` and ``SETS_RATE`` that hold.
-        optimizer: the class of the other side's optimizer.
+        optimizer: the class of the other side's optimizer, as code names it.
     """
 
     words: frozenset[str]
-    optimizer: str = "Adam"
+    optimizer: str = "tf.keras.optimizers.Adam"
 
     @classmethod
-    def of(cls, words: Mapping[str, bool], optimizer: str = "Adam") -> Used:
+    def of(cls, words: Mapping[str, bool], optimizer: str = "tf.keras.optimizers.Adam") -> Used:
         """What is used, from whether each word holds."""
         return cls(frozenset(word for word, holds in words.items() if holds), optimizer)
 
@@ -50,4 +51,9 @@ def used_by(other: Trace, right: Trace) -> Used:
         AVERAGES: bool(right.config.get("use_ema")),
         SETS_RATE: any("LearningRate" in name for name in right.fit.get("callbacks", ())),
     }
-    return Used.of(words, next((str(each["class"]) for each in right.optimizers), "Adam"))
+    return Used.of(words, class_of(right.optimizers[0] if right.optimizers else {"class": "Adam"}))
+
+
+def class_of(optimizer: Mapping[str, Any]) -> str:
+    """The class of an optimizer, as the code of a script names it."""
+    return f"{'' if optimizer.get('own') else 'tf.keras.optimizers.'}{optimizer['class']}"

@@ -118,7 +118,8 @@ class Trace:
         steps: the fingerprints (``compare.records.step_dtype``), with the epoch 1 and the step counted over the whole
             training; the first is of the initial weights, step 0, where it was seen.
         trained_by: ``fit``, ``fit with its own train_step``, ``train_on_batch``, or ``loop``.
-        optimizers: class and configuration of each optimizer, and the line that made it, in the order of use.
+        optimizers: class and configuration of each optimizer, the line that made it, and whether its class is the
+            script's ``own``, in the order of use.
         layers: name, class and configuration of each layer of the model, in order.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
         calls: calls of ``tf.data`` and the like that explain much, in order.
@@ -273,7 +274,9 @@ class TraceWriter:
 
     def optimizer(self, number: int, optimizer: Any) -> None:
         """Records an optimizer that is used for the first time."""
-        described = _described(optimizer, configuration_of(optimizer)) | {"made": getattr(optimizer, MADE_AT, None)}
+        own = not type(optimizer).__module__.startswith(("keras", "tf_keras"))
+        described = _described(optimizer, configuration_of(optimizer))
+        described |= {"made": getattr(optimizer, MADE_AT, None), "own": own}
         self.content(number)["optimizers"].append(described)
 
     def begin(self, training: Any, fingerprint: Any, trained_by: str) -> None:

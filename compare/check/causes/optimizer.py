@@ -33,7 +33,7 @@ from compare.check.stages import (
     learning_rates_of,
     relative_gap,
 )
-from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE
+from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE, class_of
 from compare.watch.trace import BY_HAND, CLIPPING, Trace
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     traces = sides.right_trace, sides.other_trace
     right, other = (optimizer_of(trace, rate) for trace, rate in zip(traces, rates, strict=True))
     if right is not None and other is not None and BY_HAND in (right["class"], other["class"]):
-        by_hand = _updated_by_hand(sides, other["class"], right["class"])
+        by_hand = _updated_by_hand(sides, other, right)
         return ("optimizer-differs", by_hand) if by_hand else None
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
     if seen := _recorded_callbacks(sides, rates, right, other):
@@ -420,17 +420,22 @@ def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]
     if any(isinstance(value, Mapping) for value in given.values()):
         return ""
     options = ", ".join(f"{name}={value!r}" for name, value in given.items())
-    return f"optimizer = tf.keras.optimizers.{right['class']}(..., {options})"
+    return f"optimizer = {class_of(right)}(..., {options})"
 
 
-def _updated_by_hand(sides: Sides, own: str, right: str) -> Variant | None:
-    """An update that a script makes without an optimizer: if each side subtracts a multiple of all its gradients."""
-    names = ["" if each == BY_HAND else each for each in (own, right)]
+def _updated_by_hand(sides: Sides, own: Mapping[str, Any], right: Mapping[str, Any]) -> Variant | None:
+    """An update that a script makes without an optimizer: if each side subtracts a multiple of all its gradients.
+
+    After the first step, an optimizer with momentum does so by chance only, as with a single number to train.
+    """
+    names = ["" if each["class"] == BY_HAND else each["class"] for each in (own, right)]
     rate, expected = (subtracted(each, sides.step) for each in (sides.other, sides.right))
-    if rate is None or expected is None:
+    numbers = sum(each.size for each in gradients_of(sides.other, sides.step).values())
+    by_chance = sides.step > 1 and (numbers == 1 or any(each["config"].get("momentum") for each in (own, right)))
+    if rate is None or expected is None or by_chance:
         return None
     remedy = f"optimizer = tf.keras.optimizers.SGD({expected:.3g})"
-    if own == BY_HAND:
+    if own["class"] == BY_HAND:
         remedy = f"variable.assign_sub({expected * sides.other.scale:.3g} * gradient)"
     return Variant({}, Measurement.of("script-by-hand", optimizers=names, rates=[rate, expected]), remedy=remedy)
 
@@ -564,8 +569,8 @@ ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each ste
 SIZE = "dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))  # fit then sees where an epoch ends"
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
-OPTIONS_OF_FIT = "optimizer = tf.keras.optimizers.{optimizer}(...)  # with fit's options"
-SCHEDULE_OF_FIT = "optimizer = tf.keras.optimizers.{optimizer}(schedule)  # that of fit's optimizer"
+OPTIONS_OF_FIT = "optimizer = {optimizer}(...)  # with fit's options"
+SCHEDULE_OF_FIT = "optimizer = {optimizer}(schedule)  # that of fit's optimizer"
 TAKEN = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch"
 
 
