@@ -101,9 +101,13 @@ def refuse_output(option: str, path: Path) -> None:
         raise RequestError(f"{option} {path}: it cannot be written ({reason}); give another name or folder") from None
 
 
+PAGES_OF_RUNS = "index.html", "side-by-side.html"
+"""The pages beside the folders of runs."""
+
+
 def is_folder_name(name: Any) -> bool:
-    """Whether a name is a plain folder name, which every file system takes."""
-    plain = isinstance(name, str) and name not in ("", ".", "..") and not any(c in name for c in "/\\")
+    """Whether a name is a plain folder name, which every file system takes, and not that of a page beside runs."""
+    plain = isinstance(name, str) and name not in ("", ".", "..", *PAGES_OF_RUNS) and not any(c in name for c in "/\\")
     return plain and name.isprintable() and len(name.encode()) < 256  # what file systems allow
 
 

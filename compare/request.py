@@ -12,7 +12,17 @@ from compare.errors import RequestError
 
 # Needed at run time too, for the signature of compare.run.
 from compare.experiment import Experiment
-from compare.naming import absolute, is_file, is_folder_name, label, margin, plain, source_and_attribute, unknown
+from compare.naming import (
+    PAGES_OF_RUNS,
+    absolute,
+    is_file,
+    is_folder_name,
+    label,
+    margin,
+    plain,
+    source_and_attribute,
+    unknown,
+)
 from compare.option import TRAINING, Converted, flag, number, option, options_of, switch
 from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
 from compare.trainer import Trainer
@@ -104,6 +114,7 @@ class Request:
         if self.name is not None and not is_folder_name(self.name):
             no_text = isinstance(self.name, str) and any("\udc80" <= c <= "\udcff" for c in self.name)
             advice = "this locale (LC_ALL, LANG) cannot read it; " if no_text else ""
+            advice = "it is the name of a page beside the runs; " if self.name in PAGES_OF_RUNS else advice
             raise RequestError(
                 f"--name {self.name!r}: {advice}give a plain folder name, it is made inside {self.reports}"
             )

@@ -22,6 +22,8 @@ def command(function: str = "compare.app.cli:command") -> int:
     except BaseException as error:  # even SystemExit: whatever else has the name of a module of Python's
         what = " ".join(f"{type(error).__name__}: {error}".split())
         where = "if PYTHONPATH leads to a file with the name of one of Python's own modules, rename that"
+        if isinstance(error, ModuleNotFoundError):
+            where = f"{sys.executable} has not all packages: call it with the Python that this project is installed in"
         print(f"{program}: it cannot be imported ({what}); {where}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGINT, before)

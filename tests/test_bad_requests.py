@@ -162,6 +162,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (["--batch-size", "64", *MY_TASK], nothing, "--batch-size"),
     (["--name", "../out"], nothing, "give a plain folder name"),
     (["--name", ".."], nothing, "give a plain folder name"),
+    (["--name", "index.html"], nothing, "it is the name of a page beside the runs"),
     # A user's experiment.
     (["--experiment", f"{FOLDER}/gone.py"], nothing, "gone.py"),
     (["--experiment", f"{FOLDER}/task.py:other"], nothing, "it has experiment"),

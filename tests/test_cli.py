@@ -25,6 +25,7 @@ from compare.app.command_line import parsed, parser
 from compare.app.loading import load_experiment, load_trainers
 from compare.app.provenance import code
 from compare.app.run_folder import claimed
+from compare.app.session import refuse_what_cannot_be_replaced
 from compare.errors import NoVerdictError, RequestError, StorageError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.options import request
@@ -311,6 +312,46 @@ def test_without_the_dependencies_a_line_says_how_to_install_them(tmp_path: Path
     )
     # What is wrong with the request comes first: it would be refused anyway.
     assert "--epochs 0" in python("-S", SCRIPT, "--epochs", "0", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("script", ["report.py", "restore.py"])
+def test_other_scripts_say_which_python_has_not_all_packages(tmp_path: Path, script: str) -> None:
+    done = python("-S", SCRIPT.with_name(script), "run", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{sys.executable} has not all packages" in done.stderr and "PYTHONPATH" not in done.stderr
+
+
+def test_a_current_folder_that_is_gone_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for main in (cli.main, redraw.main):
+        assert main(["--help"]) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.endswith(
+            "the current folder does not exist any more: change to another one\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda run: (run / "comparison.png").mkdir(), "comparison.png: a folder is in its place: remove it"),
+        (lambda run: (run / "records").write_text(""), "records: a file is in its place: remove it"),
+        (lambda run: (run / "checkpoints" / "fit" / "ckpt-1.index").mkdir(parents=True), "ckpt-1.index: a folder is"),
+        (lambda run: (run / "checkpoints" / "fit" / "ckpt-1.data-00000-of-00001").mkdir(parents=True), "a folder is"),
+    ],
+)
+def test_a_run_is_not_resumed_where_its_training_would_end(
+    tmp_path: Path, damage: Callable[[Path], object], told: str
+) -> None:
+    refuse_what_cannot_be_replaced(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(RecordError, match=re.escape(told)):
+        refuse_what_cannot_be_replaced(tmp_path)
 
 
 def test_the_packages_that_are_looked_for_are_those_that_pyproject_requires() -> None:

@@ -656,6 +656,7 @@ def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) ->
         (lambda folder: (folder / "run.json").write_text("[]"), "run.json: damaged"),
         (lambda folder: (folder / "metrics.csv").write_text("a,b\n"), "metrics.csv: line 1"),
         (lambda folder: (folder / "run.json").unlink(), "no recorded run is there"),
+        (lambda folder: (folder / "comparison.png").unlink() or (folder / "comparison.png").mkdir(), "remove it"),
     ],
 )
 def test_a_damaged_run_is_one_line_and_status_2(tmp_path: Path, capsys: Any, damage: Any, told: str) -> None:
@@ -663,7 +664,9 @@ def test_a_damaged_run_is_one_line_and_status_2(tmp_path: Path, capsys: Any, dam
     assert redraw.main([str(folder)]) == 0
     capsys.readouterr()
     damage(folder)
+    written = (folder / "report.html").stat().st_mtime_ns
     assert redraw.main([str(folder)]) == 2
+    assert (folder / "report.html").stat().st_mtime_ns == written, "nothing is replaced by half"
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and told in said.err
 

@@ -106,9 +106,11 @@ def test_every_trainer_is_drawn_with_the_values_of_the_csv(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("of_fit", "of_loop"), [(2.302585092994046, 2.3025850929940455), (0.0, 5e-324)], ids=["next", "smallest"]
+    ("of_fit", "of_loop"),
+    [(2.302585092994046, 2.3025850929940455), (0.0, 5e-324), (-1e305, 1e307)],
+    ids=["next", "smallest", "largest"],
 )
-def test_numbers_as_near_as_two_numbers_can_be_are_drawn(tmp_path: Path, of_fit: float, of_loop: float) -> None:
+def test_numbers_as_near_or_far_as_two_numbers_can_be_are_drawn(tmp_path: Path, of_fit: float, of_loop: float) -> None:
     curves, gaps = panel(drawn(rows(tmp_path, fit=[{"loss": of_fit}], loop=[{"loss": of_loop}])), "loss")
     assert y(curves, "loop loss") == [of_loop] and y(gaps, "loop loss") == [abs(of_loop - of_fit)]
     assert len(curves.get_yticks()) > 1 and len(gaps.get_yticks()) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from compare.app.one_line_parser import OneLineParser
 from compare.app.standard_streams import ending
 from compare.errors import RequestError, StorageError
 from compare.naming import refuse_output, shown_path
+from compare.records.files import refuse_folder
 from compare.reporting import html, plots, tensorboard
 
 
@@ -44,20 +46,14 @@ def _make(options: argparse.Namespace) -> int:
         for page in make(options.runs, options.out, options.tensorboard):
             print(shown_path(page))
     except StorageError as error:
-        raise RequestError(str(error)) from error
+        raise RequestError(str(error).removesuffix(", then continue with --resume")) from error
     return 0
 
 
 def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
     """Write all pages; returns their paths."""
     for run in runs:
-        if not (run / "run.json").is_file():
-            raise RequestError(f"{run}: no recorded run is there (a folder with a run.json)")
-        if missing := html.lost(run):
-            raise RequestError(
-                f"{run}: its page would lose what it shows of {' and '.join(missing)}, no longer in that folder; "
-                "put them back, or delete report.html to draw it without them"
-            )
+        _refuse(run)
     together = out or runs[0].resolve().parent / html.TOGETHER
     if len(runs) > 1 and html.is_foreign(together, "together"):
         raise RequestError(
@@ -81,3 +77,16 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
         else:
             pages.append(index)
     return pages
+
+
+def _refuse(run: Path) -> None:
+    """Refuses a run whose pages cannot be drawn, or would lose something."""
+    if not os.path.isfile(run / "run.json"):  # of a folder that cannot be entered, or a name that is too long, too
+        raise RequestError(f"{run}: no recorded run is there that can be read (a folder with a run.json)")
+    for name in ("report.html", "comparison.png"):
+        refuse_folder(run / name)
+    if missing := html.lost(run):
+        raise RequestError(
+            f"{run}: its page would lose what it shows of {' and '.join(missing)}, no longer in that folder; "
+            "put them back, or delete report.html to draw it without them"
+        )

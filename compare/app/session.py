@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -147,6 +148,24 @@ WRITTEN = ("metrics.csv", COSTS, "verdict.json", "report.html", "comparison.png"
 """The files that a run writes into its folder, or writes again."""
 
 
+def refuse_what_cannot_be_replaced(folder: Path) -> None:
+    """Refuses a run whose training would end where it is to write a file.
+
+    Raises:
+        RecordError: if a folder is in a file's place, or a file in a folder's, or a checkpoint cannot be read.
+    """
+    for name in WRITTEN:
+        refuse_folder(folder / name)
+    for name in ("records", "checkpoints"):
+        if (folder / name).is_file():
+            raise RecordError(folder / name, "a file is in its place: remove it")
+    for part in ("index", "data-*"):
+        for path in (folder / "checkpoints").glob(f"*/*.{part}"):
+            refuse_folder(path)
+            if not os.access(path, os.R_OK):
+                raise RecordError(path, "it cannot be read: make it readable, or remove it")
+
+
 def _finished_before(options: Trained, folder: Path, console: Console) -> Result | None:
     """Repair what an interruption left half written, and print the verdict if nothing is left to train; else None.
 
@@ -156,8 +175,7 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
         return None
     try:
         run = RunJson.read(folder)
-        for name in WRITTEN:
-            refuse_folder(folder / name)
+        refuse_what_cannot_be_replaced(folder)
         repaired = recover(folder, finished=run.status == FINISHED)
         if run.status == FINISHED:
             repaired += _verify(options, folder, run)

@@ -63,6 +63,7 @@ def fail(program: str, error: object, status: int) -> int:
 def ending(program: str, carry_out: Callable[[], int]) -> int:
     """The exit status of a command; whatever ends it is printed in one line, since Python would exit with 1."""
     try:
+        _refuse_without_folder()
         status = carry_out()
         _flush()
     except KeyboardInterrupt as error:
@@ -76,6 +77,13 @@ def ending(program: str, carry_out: Callable[[], int]) -> int:
     with suppress(NoVerdictError):  # one reason is enough
         _flush()
     return status
+
+
+def _refuse_without_folder() -> None:
+    try:
+        os.getcwd()
+    except OSError:
+        raise RequestError("the current folder does not exist any more: change to another one") from None
 
 
 def _flush() -> None:

@@ -150,12 +150,13 @@ class Chart:
 
 RESOLVED = 1e-13
 """The smallest range, relative to its values, in which Matplotlib finds places for ticks."""
-SMALLEST = 1e-307
-"""The least that an axis shows: below all numbers of float64 there is no power of ten."""
+SMALLEST, LARGEST = 1e-307, 1e300
+"""The least and the most that an axis shows: numbers of float64 end soon beyond them."""
 
 
 def linear(low: float, high: float, ticks: int = 5, pad: float = 0.06, unit: str = "") -> Axis:
-    """A linear axis with some padding at both ends."""
+    """A linear axis with some padding at both ends; what is near the largest float is beyond its end."""
+    low, high = max(low, -LARGEST), min(high, LARGEST)
     if not high - low > max(RESOLVED * max(abs(low), abs(high)), SMALLEST):
         low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
     room = (high - low) * pad
