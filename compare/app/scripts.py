@@ -328,7 +328,7 @@ def _no_training(script: str, run: ScriptRun) -> str:
 
 
 def _other_weights(name: str, trace: Trace) -> str:
-    some = ", ".join(variable.name for variable in trace.variables[:3])
+    some = ", ".join(f"{variable.name} {list(variable.shape)}" for variable in trace.variables[:3])
     return (
         f"no verdict on {name} is possible: it begins with weights of its own ({some}), which could not be given "
         "those of the reference before its first step; give both the same weights, and ask for --keep weights"
