@@ -8,6 +8,10 @@ EXIT_INTERRUPTED = 130
 """Exit status for an interrupted run (by Ctrl-C, say)."""
 
 
+NOT_BUILT = "run.build() must be called before training, because the weights that it returns are compared"
+"""What a trainer is told that never builds its model."""
+
+
 class RequestError(ValueError):
     """The request cannot be carried out; the message says in one line what is wrong and what to do.
 

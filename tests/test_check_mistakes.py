@@ -168,9 +168,10 @@ def test_numbers_that_no_side_can_explain_are_not_held_against_a_right_loop(tens
 
 
 def test_what_nobody_thought_of_between_right_steps_is_not_alike(tensorflow, monkeypatch):
-    from compare.check import judge, weight_gaps
+    from compare.check import judge
+    from compare.check.case import Case
 
-    monkeypatch.setattr(weight_gaps, "_at_end", lambda case, step: [
+    monkeypatch.setattr(Case, "_at_end", lambda case, step: [
         [*after[: case.replay.trainable], *state[case.replay.trainable :]]
         for after, state in zip(step.after, step.state, strict=True)
     ])  # fmt: skip

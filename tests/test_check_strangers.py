@@ -358,4 +358,4 @@ def test_noise_twins_of_the_run_decide_where_the_check_is_not_certain(tmp_path):
 def test_a_mask_is_not_taken_for_a_softmax_behind_which_keras_finds_logits(tensorflow):
     from corpus import planted
 
-    assert not checker_of(planted.masked())._replay().recovers()
+    assert not checker_of(planted.masked())._replay().recovers

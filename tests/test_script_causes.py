@@ -312,6 +312,10 @@ def test_a_call_that_limits_gradients_on_one_side_alone_is_a_hint_where_they_dif
         assert [(each.quantities["side"], each.quantities["line"]) for each in found] == (
             [(side, "loop.py:3: clip()")] if side else []
         )
+        limited = [replace(trace, optimizers=[{**ADAM, "config": {"clipnorm": 1.0}}]) for trace in given.traces[:1]]
+        given = replace(given, traces=(limited[0], given.traces[1]))
+        kinds = [each.kind for each in hints(locate(right, other, [], STEP, NAMES), given)]
+        assert "limits-alone" not in kinds, "fit's optimizer limits them, too"
 
 
 def test_gradients_that_are_rounding_have_any_factor() -> None:

@@ -8,6 +8,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from compare.app import cli, standard_streams
 from compare.app.publish import judge_and_publish
-from compare.app.ready import fail
+from compare.app.ready import Session
 from compare.errors import MAY_PASS, NO_MEMORY, NoVerdictError, RequestError, TrainerFailedError
 from compare.naming import Code
 from compare.options import request
@@ -380,6 +381,18 @@ def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
     assert describe(TrainerFailedError(told)) == told
 
 
+def fail(run: RunJson, name: str, error: Exception, console: Console) -> None:
+    """Records that the user's own trainer, the second one, failed."""
+    session = SimpleNamespace(
+        run=run,
+        console=console,
+        raised=None,
+        trainers=run.trainers,
+        options=SimpleNamespace(trainers=["fit", *(f"{each}.py:Loop" for each in (run.trainers or [])[1:])]),
+    )
+    Session.failed(session, name, error)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
@@ -393,7 +406,7 @@ def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
 )
 def test_whether_a_failure_may_pass_does_not_depend_on_its_words(tmp_path: Path, error: Any, remedy: str) -> None:
     run = RunJson(folder=tmp_path, trainers=["fit", "mine"])
-    fail(run, "mine", error, Console(file=io.StringIO()), own=True)
+    fail(run, "mine", error, Console(file=io.StringIO()))
     (failure,) = run.failures or []
     assert failure["remedy"].startswith(remedy) and failure.get("may_pass", False) == ("fix" not in remedy)
 
@@ -408,7 +421,7 @@ def test_of_an_error_about_a_shape_the_numbers_are_left_out() -> None:
 @pytest.mark.parametrize(("others", "advice"), [([], ""), (["more"], ", or compare without it")])
 def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[str], advice: str) -> None:
     run, out = RunJson(folder=tmp_path, trainers=["fit", "mine", *others]), io.StringIO()
-    fail(run, "mine", ValueError("no"), Console(file=out, width=200), own=True)
+    fail(run, "mine", ValueError("no"), Console(file=out, width=200))
     assert run.failures == [{"side": "mine", "error": "ValueError: no", "remedy": f"fix your trainer mine{advice}"}]
     failed = not_comparable("mine", Failure(**run.failures[0]))
     told = f"mine and fit cannot be compared, because mine {{}}; fix your trainer mine{advice}"
@@ -430,7 +443,7 @@ def test_the_last_line_repeats_no_error_that_the_same_terminal_has_shown(
             raise ValueError("no")
         except ValueError as error:
             run = RunJson(folder=tmp_path, trainers=["fit", "mine"])
-            fail(run, "mine", error, console, own=True)
+            fail(run, "mine", error, console)
             run.save()
             raise
 

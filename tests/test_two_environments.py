@@ -119,7 +119,7 @@ def test_an_interpreter_that_does_not_answer_is_ended_with_all_that_it_has_start
     with pytest.raises(RequestError, match="this does not run as Python 3"):
         versions_of(str(python))
     listed = subprocess.run(["ps", "-o", "stat=", (tmp_path / "pid").read_text().strip()], stdout=subprocess.PIPE)
-    assert listed.stdout.strip() in (b"", b"Z"), "it has ended"
+    assert listed.stdout.strip()[:1] in (b"", b"Z"), "it has ended"
 
 
 def test_an_older_version_is_refused_with_the_one_that_is_needed(tmp_path: Path, environment: Environment) -> None:

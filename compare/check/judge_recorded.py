@@ -26,6 +26,7 @@ from compare.check.recorded import (
     SMALL,
     RecordedLoss,
     both_gradients,
+    clipping_of,
     drawn_more_often,
     equal_gradients,
     factor_of_gradients,
@@ -447,7 +448,9 @@ def _equal(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
 
 
 def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:
-    """A call that limits gradients on one side alone."""
+    """A call that limits gradients on one side alone, where the other's optimizer does not."""
+    if any(map(clipping_of, sides.traces)):
+        return
     lines = [_line_of(close_up, sides.step, "clip") for close_up in sides.close_ups]
     for side, own, others in zip(sides.names, lines, reversed(lines), strict=True):
         if own and not others:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from compare.check.stages import example_rows
+from compare.errors import NOT_BUILT, RequestError
 from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
 from compare.verdict.model import Source
@@ -240,8 +241,19 @@ def changed_variables(before: State, after: State, first: int | None) -> list[in
 
 
 def as_record(name: str, records: Sequence[AnyRecord]) -> Record:
-    """Converts what a short run reported to the form that a full run records."""
-    build = next(record for record in records if isinstance(record, BuildRecord))
+    """Converts what a short run reported to the form that a full run records.
+
+    Raises:
+        RequestError: if the trainer has built no model, or ended no epoch.
+    """
+    build = next((record for record in records if isinstance(record, BuildRecord)), None)
+    if build is None:
+        raise RequestError(f"trainer {name}: {NOT_BUILT}")
+    if not any(isinstance(record, EpochRecord) for record in records):
+        raise RequestError(
+            f"trainer {name} returned without ending an epoch: call run.end_epoch(epoch, logs) at the end of every "
+            "epoch in run.epochs"
+        )
     steps = [record for record in records if isinstance(record, StepRecord)]
     rows = np.zeros(len(steps), step_dtype(len(build.variables), build.replicas))
     for row, record in zip(rows, steps, strict=True):

@@ -22,13 +22,11 @@ from compare.engine.insides_tensorflow import forget_reductions, reductions
 from compare.engine.keras_generation import build_optimizer, forget_compile
 from compare.engine.metrics import metric_objects
 from compare.engine.step_count import StepCount
-from compare.errors import EXIT_NO_VERDICT, EndedEarlyError, RequestError, StorageError
+from compare.errors import EXIT_NO_VERDICT, NOT_BUILT, EndedEarlyError, RequestError, StorageError
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Place, Sink, StepRecord
 from compare.user_errors import place_now, place_of
-
-NOT_BUILT = "run.build() must be called before training, because the weights that it returns are compared"
 
 
 class TrainerError(RequestError):

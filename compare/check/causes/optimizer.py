@@ -570,7 +570,7 @@ SIZE = "dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps)) 
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
 OPTIONS_OF_FIT = "optimizer = {optimizer}(...)  # with fit's options"
-SCHEDULE_OF_FIT = "optimizer = {optimizer}(schedule)  # that of fit's optimizer"
+SCHEDULE_OF_FIT = "optimizer = {optimizer}(schedule, ...)  # that of fit's optimizer"
 TAKEN = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch"
 
 
