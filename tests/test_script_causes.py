@@ -356,6 +356,9 @@ def test_a_loss_is_judged_by_the_predictions_it_was_given() -> None:
     assert further(right, of_zeros(offset=1.0, factor=8.0)) == ["loss-summed"]
     assert further(right, of_zeros(rows=slice(4, 12), factor=8.0)) == ["loss-summed"]
     assert further(right, of_zeros(offset=1.0, factor=7.9)) == [], "no mistake that is known gives this loss"
+    rows = of_zeros(rows=slice(4, 12))
+    made_of = changed(rows, "targets", lambda e: replace(e, arrays=[e.arrays[0], 8**-0.5 * e.arrays[1]]))
+    assert further(right, made_of) == [], "the loss is that of the model's own predictions"
     other_labels = linear_step(offset=1.0, with_penalty=False)
     assert further(linear_step(), other_labels) == [], "what is known of fit's loss does not give its value"
 
@@ -998,6 +1001,9 @@ def test_a_schedule_that_only_fit_has() -> None:
     schedule = {"class_name": "ExponentialDecay", "config": {}}
     assert accused(RIGHT, linear_step(rate=0.2), rate=schedule) == [("update", "learning-rate-schedule-missing")]
     assert accused(RIGHT, linear_step(rate=0.2)) == [("update", "optimizer-differs")]
+    own = linear_step(rate=0.2)
+    other = replace(own, steps={**own.steps, STEP + 1: linear_step(rate=0.15).steps[STEP]})
+    assert accused(RIGHT, other, rate=schedule) == [("update", "optimizer-differs")], "it sets its rates itself"
 
 
 def test_statistics_that_change_between_steps_are_those_of_a_validation_in_training_mode() -> None:

@@ -215,14 +215,19 @@ def with_own_predictions(sides: Sides) -> Sides | None:
 def _own_targets(sides: Sides, right: Targets) -> Targets | None:
     """The right call of the loss function with the other side's labels and predictions; None if they are not known."""
     step, own = sides.step, targets_of(sides.other, sides.step)
+    outputs = [np.asarray(each, np.float64) for each in sides.other.arrays(step, "predictions")]
+
+    def fit(like: Targets) -> bool:
+        """Whether the model's predictions have the shape of those that a loss was given, which may be made of them."""
+        alike = {each.shape[1:] for each in outputs} == {like.predicted.shape[1:]}
+        return alike and sum(map(len, outputs)) == len(like.predicted)
+
     if example_rows(sides.right, step) == example_rows(sides.other, step):
-        predicted = [np.asarray(each, np.float64) for each in sides.other.arrays(step, "predictions")]
-        fits = {each.shape[1:] for each in predicted} == {right.predicted.shape[1:]}
-        fits = fits and sum(map(len, predicted)) == len(right.predicted)
-        return replace(right, predicted=np.concatenate(predicted)) if fits else None
+        return replace(right, predicted=np.concatenate(outputs)) if fit(right) else None
     if own is None or (right.weight is not None and own.weight is None):
         return None
-    return replace(right, true=own.true, predicted=own.predicted, weight=own.weight)
+    predicted = np.concatenate(outputs) if fit(own) else own.predicted
+    return replace(right, true=own.true, predicted=predicted, weight=own.weight)
 
 
 def _own_losses(close_up: CloseUp, step: int) -> list[np.ndarray]:

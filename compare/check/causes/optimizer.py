@@ -386,10 +386,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         return "optimizer-differs", found
     a, b = right["config"], other["config"]
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
-        schedule = a["learning_rate"].get("class_name", "a schedule")
-        numbers = {"learning_rate": rates[1], "expected": rates[0]}
-        seen = Measurement.of("script-schedule", schedule=schedule, **numbers)
-        return "learning-rate-schedule-missing", Variant({}, seen)
+        return _without_schedule(sides, a["learning_rate"], rates)
     settings = {key: both for key, both in settings_apart(b, a).items() if "learning_rate" not in key.split(".")}
     clipping = {key: settings.pop(key) for key in list(settings) if "clip" in key}
     if clipping and not clip_alike(sides, own=True):
@@ -410,6 +407,20 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     again = made_again(sides)
     counted = Variant({}, again) if again else _counted_without_data(sides)
     return ("optimizer-differs", counted) if counted else None
+
+
+def _without_schedule(
+    sides: Sides, schedule: Mapping[str, Any], rates: tuple[float | None, float | None]
+) -> tuple[str, Variant]:
+    """Another rate than that of a schedule, from an optimizer that has none; its script may set rates itself."""
+    set_rates = [rate for step in sides.other.steps for rate in learning_rates_of(sides.other, step).values()]
+    if same(min(set_rates), max(set_rates)):
+        seen = Measurement.of("script-schedule", schedule=schedule.get("class_name", "a schedule"))
+        return "learning-rate-schedule-missing", Variant({}, seen.but(learning_rate=rates[1], expected=rates[0]))
+    used = sides.other_trace.optimizers[0]["class"]
+    settings = {"learning_rate": [float(f"{rate:.6g}") for rate in reversed(rates) if rate is not None]}
+    seen = Measurement.of("script-settings", settings=settings, optimizer=used, variables=[])
+    return "optimizer-differs", Variant({}, seen, remedy=AS_SCHEDULED, called=None)
 
 
 def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]) -> str:
@@ -565,6 +576,7 @@ def _recorded_list(sides: Sides) -> list[str]:
 
 SET_RATES = ("LearningRateScheduler", "ReduceLROnPlateau")
 """Keras's callbacks that set the learning rate."""
+AS_SCHEDULED = "optimizer.learning_rate = schedule(optimizer.iterations)  # before each step, as fit's schedule does"
 ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
 SIZE = "dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))  # fit then sees where an epoch ends"
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
