@@ -1152,7 +1152,22 @@ def test_a_multiple_of_the_gradients_is_chance_where_an_optimizer_has_momentum(
         for trace, name, config in zip(given.traces, ("SGD", BY_HAND), (settings, {}), strict=True)
     ]
     both = replace(given, traces=tuple(traces), close_ups=(at(RIGHT), at(linear_step(rate=0.2))), step=step)
-    assert bool(kind_of_setting(both, locate(*both.close_ups, [], step, NAMES))) == named
+    found = kind_of_setting(both, locate(*both.close_ups, [], step, NAMES))
+    assert bool(found) == named
+    assert found is None or ("velocity" in found[1].remedy) == bool(momentum)
+
+
+def test_a_loop_by_hand_without_the_momentum_of_fit_is_told_so() -> None:
+    given, right = sides(RIGHT), moved_by(1, 1.5)
+    for momentum, own, named in ((0.9, RIGHT, True), (0.0, RIGHT, False), (0.9, moved_by(1, 1.2), False)):
+        traces = [
+            replace(trace, optimizers=[{"class": name, "config": config}])
+            for trace, name, config in zip(given.traces, ("SGD", BY_HAND), ({"momentum": momentum}, {}), strict=True)
+        ]
+        both = replace(given, traces=tuple(traces), close_ups=(right, own))
+        causes = name_causes(locate(right, own, [], STEP, NAMES), both)
+        assert [(cause.id, cause.measurements["momentum"]) for cause in causes] == [("optimizer-differs", 0.9)] * named
+        assert all(f"velocity.assign({momentum:g} * velocity" in cause.remedy for cause in causes)
 
 
 def test_a_variable_that_a_loop_by_hand_does_not_change_is_not_trained() -> None:

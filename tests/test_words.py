@@ -139,6 +139,8 @@ SIDES = {"side": "loop", "other": "fit"}
      "loop subtracts 0.05 times the gradient (by hand), fit 0.1 times (SGD)"),
     ("script-by-hand", {"optimizers": ["SGD", ""], "rates": [0.1, -0.1]},
      "loop subtracts 0.1 times the gradient (SGD), fit adds 0.1 times (by hand)"),
+    ("script-without-momentum", {"optimizer": "SGD", "momentum": 0.9, "rate": 0.05},
+     "loop subtracts 0.05 times the gradient (by hand), without the momentum of fit's SGD, which is 0.9"),
     ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": [0.2, 0.1]}, "at_step": 2},
      "step 2: loop's Adam has learning_rate=0.2 instead of 0.1"),
     ("layer-settings",

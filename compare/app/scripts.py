@@ -322,8 +322,8 @@ def _no_training(script: str, run: ScriptRun) -> str:
     printed = f"the last line that it printed is {printable(last)!r}" if last else "it printed nothing"
     return (
         f"no step of a Keras optimizer was seen in the process of {script} (optimizer.apply or apply_gradients or, "
-        "without any optimizer, variables assigned after tape.gradient; other processes are not watched), so there is "
-        f"no step to compare; {printed}; its output is in {run.log}"
+        "without any optimizer, variables assigned after tape.gradient, outside of strategy.run; other processes are "
+        f"not watched), so there is no step to compare; {printed}; its output is in {run.log}"
     )
 
 

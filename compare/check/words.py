@@ -623,6 +623,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "layer-settings": lambda layer, **q: _script_settings(optimizer=layer, **q),
     "script-kept-optimizer": "{side} begins with the weights of {other}, but with an {optimizer} at iteration "
     "{iterations:,}, not {expected:,}: it keeps the slots of the steps that it has made before",
+    "script-without-momentum": "{side} subtracts {rate:.3g} times the gradient (by hand), without the momentum of "
+    "{other}'s {optimizer}, which is {momentum:g}",
     "script-counted-more": "{side}'s {optimizer} counts {iterations:,} earlier steps, {other}'s {expected:,}: at the "
     "end of data of unknown size, Keras counts one more, which changes no weights",
     "script-new-optimizer": "{side} goes on with a new {optimizer}, whose slots are empty and iteration is 0",

@@ -442,12 +442,18 @@ def _updated_by_hand(sides: Sides, own: Mapping[str, Any], right: Mapping[str, A
     names = ["" if each["class"] == BY_HAND else each["class"] for each in (own, right)]
     rate, expected = (subtracted(each, sides.step) for each in (sides.other, sides.right))
     numbers = sum(each.size for each in gradients_of(sides.other, sides.step).values())
-    by_chance = sides.step > 1 and (numbers == 1 or any(each["config"].get("momentum") for each in (own, right)))
+    momentum, nesterov = (right["config"].get(name) for name in ("momentum", "nesterov"))
+    with_momentum = "" if nesterov else WITH_MOMENTUM.format(momentum=momentum or 0.0)
+    by_chance = sides.step > 1 and (numbers == 1 or bool(momentum or own["config"].get("momentum")))
+    if momentum and by_chance and numbers > 1 and rate is not None and expected is None:
+        seen = Measurement.of("script-without-momentum", optimizer=names[1], momentum=momentum, rate=rate)
+        return Variant({}, seen, remedy=with_momentum)
     if rate is None or expected is None or by_chance:
         return None
     remedy = f"optimizer = tf.keras.optimizers.SGD({expected:.3g})"
     if own["class"] == BY_HAND:
         remedy = f"variable.assign_sub({expected * sides.other.scale:.3g} * gradient)"
+        remedy = with_momentum if momentum else remedy
     return Variant({}, Measurement.of("script-by-hand", optimizers=names, rates=[rate, expected]), remedy=remedy)
 
 
@@ -576,6 +582,10 @@ def _recorded_list(sides: Sides) -> list[str]:
 
 SET_RATES = ("LearningRateScheduler", "ReduceLROnPlateau")
 """Keras's callbacks that set the learning rate."""
+WITH_MOMENTUM = (
+    "velocity.assign({momentum:g} * velocity - learning_rate * gradient)  # one for each variable, 0 at first\n"
+    "variable.assign_add(velocity)"
+)
 AS_SCHEDULED = "optimizer.learning_rate = schedule(optimizer.iterations)  # before each step, as fit's schedule does"
 ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
 SIZE = "dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))  # fit then sees where an epoch ends"
