@@ -50,13 +50,19 @@ def unknown(given: str, known: Iterable[str], more: str = "") -> str:
     return f"unknown; there are {', '.join(known)}{more}{did_you_mean(given, known)}"
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """``; did you mean …?`` with the most similar name; empty if none is similar."""
+def did_you_mean(given: Sequence[str] | str, known: Iterable[str]) -> str:
+    """``; did you mean …?`` with the name that is most similar to each given one; empty if none is similar."""
+    known, words = list(known), [given] if isinstance(given, str) else given
+    meant = dict.fromkeys(name for word in words if (name := _most_similar(word, known)))
+    return f"; did you mean {some(list(meant))}?" if meant else ""
+
+
+def _most_similar(given: str, known: Iterable[str]) -> str:
     names = {name.strip("-").lower(): name for name in known}
     word = given.strip("-").lower()
     close = difflib.get_close_matches(word, names, n=1)
     close = close or [name for name in names if len(word) > 2 and word in name][:1]
-    return f"; did you mean {names[close[0]]}?" if close else ""
+    return names[close[0]] if close else ""
 
 
 def renamed(options: Mapping[str, Any]) -> dict[str, Any]:

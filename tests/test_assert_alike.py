@@ -84,7 +84,13 @@ def test_a_mistyped_metric_is_a_warning_with_the_name_that_was_meant(tensorflow,
         compare.assert_alike(tasks.experiment(), compare.CustomLoop())
     assert seen[0].filename == __file__, "pytest shows the line of the user's test"
 
-    del metrics["acuracy"]  # a loop that reports little is no reason for a warning
+    of_both = {"acc": "fit", "val_acc": "fit", "accuracy": "loop", "val_accuracy": "loop"}
+    metrics.update({name: MetricGap(None, 1, lacking) for name, lacking in of_both.items()})
+    del metrics["acuracy"]
+    with pytest.warns(UserWarning, match=r"accuracy; did you mean accuracy, val_accuracy\?$"):
+        compare.assert_alike(tasks.experiment(), compare.CustomLoop())
+
+    del metrics["acc"], metrics["val_acc"]  # a loop that reports little is no reason for a warning
     compare.assert_alike(tasks.experiment(), compare.CustomLoop())
 
 

@@ -154,10 +154,9 @@ def misnamed(comparison: Comparison, reference: str) -> str:
     unknown, missing = _left_out(comparison, reference), _left_out(comparison, candidate)
     if not unknown or not missing:
         return ""
-    guesses = "".join(did_you_mean(name, missing) for name in unknown)
     return (
         f"{candidate} reports {', '.join(unknown)}, which {reference} does not; not compared: {', '.join(missing)}"
-        f"{guesses or '.'}"
+        f"{did_you_mean(unknown, missing) or '.'}"
     )
 
 
