@@ -70,6 +70,7 @@ def watch(tmp_path: Path) -> Watch:
         settings = Settings("", "", str(folder), str(tmp_path / "initial"), begins=not scripts, **options)
         scripts.append(folder)
         writer = TraceWriter(folder)
+        keras.utils.set_random_seed(0)  # as scripts are run: else a gradient may be rounding alone by chance
         with undone():
             kind = StageObserver if settings.close_up else Observer
             initial = InitialWeights(settings, settings.initial, provides=settings.begins)
