@@ -33,7 +33,15 @@ class NoVerdictError(RuntimeError):
 
 
 class StorageError(NoVerdictError):
-    """A file of a run could not be written (the disk is full, say); earlier files are kept."""
+    """A file of a run could not be written (the disk is full, say); earlier files are kept.
+
+    Attributes:
+        reason: the message without what a run does ``then``.
+    """
+
+    def __init__(self, reason: str, then: str = "") -> None:
+        super().__init__(f"{reason}, {then}" if then else reason)
+        self.reason = reason
 
 
 class TrainerFailedError(RuntimeError):

@@ -107,8 +107,8 @@ def refuse_output(option: str, path: Path) -> None:
         raise RequestError(f"{option} {path}: it cannot be written ({reason}); give another name or folder") from None
 
 
-PAGES_OF_RUNS = "index.html", "side-by-side.html"
-"""The pages beside the folders of runs."""
+INDEX, TOGETHER = PAGES_OF_RUNS = "index.html", "side-by-side.html"
+"""The pages beside the folders of runs: of all runs, and of some of them."""
 
 
 def is_folder_name(name: Any) -> bool:

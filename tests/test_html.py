@@ -30,6 +30,7 @@ from compare.app import redraw
 from compare.app.publish import judge_and_publish
 from compare.check.causes import CATALOGUE
 from compare.engine.costs import CostMeter, peak_memory
+from compare.naming import TOGETHER
 from compare.options import as_json as options_as_json
 from compare.options import request
 from compare.records import (
@@ -623,10 +624,10 @@ def test_the_list_shows_names_that_no_cause_is_known_and_the_page_of_several_run
     page = Page(html.write_index(tmp_path))
     (row,) = [" ".join(row) for row in page.rows if "run" in row[1]][-1:]
     assert "cause unknown" in row and "my_task" in row and "/home/me" not in page.text
-    assert html.TOGETHER not in page.addresses
+    assert TOGETHER not in page.addresses
     assert "my_task under mirrored" in Page(html.write(folder)).text
-    html.write_together([folder, folder], tmp_path / html.TOGETHER)
-    assert html.TOGETHER in Page(html.write_index(tmp_path)).addresses
+    html.write_together([folder, folder], tmp_path / TOGETHER)
+    assert TOGETHER in Page(html.write_index(tmp_path)).addresses
 
 
 def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def get_ready(worker: Worker) -> Session:
     """Import TensorFlow and load the data, unless that is done."""
     if not _ready:
         _ready.append(worker.begin())
-        assert _ready[0].data  # which is kept, for later
+        _ = _ready[0].data  # which is kept, for later
     return _ready[0]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from compare.check.not_finite import OF_WEIGHTS, FirstValue, led
-from compare.naming import shown_path
+from compare.naming import INDEX, shown_path
 from compare.records import Record, RecordError, has_records, read_rows
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
@@ -48,7 +48,7 @@ def finished_verdict(folder: Path, console: Console) -> Verdict | None:
         path, problem = error.args
         tell(console, f"Note: {shown_path(path)}: {problem}", style="yellow")
         return None
-    pages = (folder / "report.html").is_file() and (folder.parent / "index.html").exists()
+    pages = (folder / "report.html").is_file() and (folder.parent / INDEX).exists()
     return verdict if verdict and drawn and pages and not verdict.interrupted else None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from compare.app.one_line_parser import OneLineParser
 from compare.app.standard_streams import ending
 from compare.errors import RequestError, StorageError
-from compare.naming import refuse_output, shown_path
+from compare.naming import TOGETHER, refuse_output, shown_path
 from compare.records.files import refuse_folder
 from compare.reporting import html, plots, tensorboard
 
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         "--out",
         metavar="FILE",
         type=Path,
-        help=f"for several runs: the page that shows them side by side (default: {html.TOGETHER} beside the first run)",
+        help=f"for several runs: the page that shows them side by side (default: {TOGETHER} beside the first run)",
     )
     parser.add_argument("--tensorboard", action="store_true", help="also recreate each run's TensorBoard log")
     return parser
@@ -46,7 +46,7 @@ def _make(options: argparse.Namespace) -> int:
         for page in make(options.runs, options.out, options.tensorboard):
             print(shown_path(page))
     except StorageError as error:
-        raise RequestError(str(error).removesuffix(", then continue with --resume")) from error
+        raise RequestError(error.reason) from error
     return 0
 
 
@@ -54,7 +54,7 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
     """Write all pages; returns their paths."""
     for run in runs:
         _refuse(run)
-    together = out or runs[0].resolve().parent / html.TOGETHER
+    together = out or runs[0].resolve().parent / TOGETHER
     if len(runs) > 1 and html.is_foreign(together, "together"):
         raise RequestError(
             f"{together}: it is no page of several runs and is not replaced; give another name with --out"

@@ -35,6 +35,7 @@ from compare.check.stages import (
     gradients_of,
     loss_of,
     model_events,
+    multiple_of,
     parallel,
     relative_gap,
 )
@@ -299,10 +300,9 @@ def equal_gradients(a: Mapping[int, np.ndarray], b: Mapping[int, np.ndarray]) ->
 def subtracted(close_up: CloseUp, step: int) -> float | None:
     """By what multiple of its gradients a step changes all variables, downwards; None if by different ones."""
     changes, gradients = changes_of(close_up, step), gradients_of(close_up, step)
-    square = sum(float(np.vdot(each, each)) for each in gradients.values())
-    if not square or not gradients.keys() <= changes.keys():
+    if not any(map(np.any, gradients.values())) or not gradients.keys() <= changes.keys():
         return None
-    rate = -sum(float(np.vdot(changes[i], each)) for i, each in gradients.items()) / square
+    rate = -multiple_of(gradients, changes)
     return rate if all(relative_gap(changes[i], -rate * each) <= A_RATE for i, each in gradients.items()) else None
 
 
@@ -355,8 +355,7 @@ def _clipped(gradients: Mapping[int, np.ndarray], clipping: Mapping[str, float])
 def factor_of_gradients(sides: Sides) -> float:
     """The factor by which all gradients of the side at fault are the right ones; 0 if there is none."""
     right, other = both_gradients(sides)
-    norm = sum(float(np.vdot(each, each)) for each in right.values())
-    factor = sum(float(np.vdot(right[i], other[i])) for i in right if i in other) / norm if norm else 0.0
+    factor = multiple_of(right, other)
     return factor if factor and have_factor(sides, factor) else 0.0
 
 

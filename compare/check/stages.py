@@ -202,6 +202,12 @@ def common_multiple(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
     return factors[0] if factors and np.ptp(factors) <= 0.01 * max(map(abs, factors)) else 0.0
 
 
+def multiple_of(arrays: Mapping[int, np.ndarray], others: Mapping[int, np.ndarray]) -> float:
+    """The multiple of some arrays that is nearest to others, of all of them together; 0 if they are all zero."""
+    square = sum(float(np.vdot(each, each)) for each in arrays.values())
+    return sum(float(np.vdot(each, others[i])) for i, each in arrays.items() if i in others) / square if square else 0.0
+
+
 def _compared(a: Any, b: Any, twins: Sequence[Any]) -> tuple[float, float]:
     """How far two arrays are apart, and how far rounding puts them; both relative to the larger norm of the two.
 

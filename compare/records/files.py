@@ -27,7 +27,8 @@ def storing(path: Path) -> Iterator[None]:
             raise StorageError(f"{shown_path(path)} cannot be written: its folder was removed meanwhile") from error
         raise StorageError(
             f"{shown_path(path)} cannot be written ({error.strerror or error}); everything written before is kept: "
-            "free some disk space or make the folder writable, then continue with --resume"
+            "free some disk space or make the folder writable",
+            "then continue with --resume",
         ) from error
 
 

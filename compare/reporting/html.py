@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from compare.engine.preflight import CANNOT_RUN
-from compare.naming import label, log_name, printable, shown_path
+from compare.naming import INDEX, TOGETHER, label, log_name, printable, shown_path
 from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
 from compare.reporting import svg
@@ -32,8 +32,6 @@ from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.model import Failure, Verdict
 from compare.verdict.outcomes import FROM_BEST
 
-TOGETHER = "side-by-side.html"
-"""The name of the page with several runs, in the folder of the runs."""
 TITLES = {"together": " runs side by side</title>", "index": ">All runs</title>"}
 """How the titles end of the pages that replace one of their own kind."""
 FILES = ("--experiment", "--trainers", "--scripts", "--logs")
@@ -63,7 +61,7 @@ def write_index(reports: Path) -> Path:
     A run whose files cannot be read is listed as unreadable, with the error. Another page of that name is left alone.
     """
     if left_alone(reports):
-        return reports / "index.html"
+        return reports / INDEX
     runs = []
     for path in sorted(reports.glob("*/run.json")):
         try:
@@ -83,7 +81,7 @@ def write_index(reports: Path) -> Path:
         "counts": [(word or "unreadable", counted[word]) for word in words if counted[word]],
         "choices": choices,
     }
-    return _render("index.html", reports / "index.html", content)
+    return _render("index.html", reports / INDEX, content)
 
 
 def _tell_apart(runs: Sequence[dict[str, Any]]) -> None:
@@ -97,7 +95,7 @@ def _tell_apart(runs: Sequence[dict[str, Any]]) -> None:
 
 def left_alone(reports: Path) -> str:
     """What is said where ``write_index`` leaves another page alone; empty if there is none."""
-    index = reports / "index.html"
+    index = reports / INDEX
     return f"{shown_path(index)} is not a list of runs and was left as it is" if is_foreign(index, "index") else ""
 
 

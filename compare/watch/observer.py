@@ -477,6 +477,8 @@ class Observer:
             self._nudged(training, made)
             self._write(training)
             self._nudged(training, made + 1)
+            if training.move is not None and training.fingerprint is not None:
+                training.now = training.fingerprint()
             self.on_step(training)
         self._moment += bool(stepped)
         self._complete_round(stepped)
@@ -490,7 +492,7 @@ class Observer:
             return
         for optimizer in training.optimizers:
             if not any(optimizer is each for each in training.described):
-                self.writer.optimizer(training.number, optimizer)
+                self.writer.optimizer(training.number, optimizer, own=not is_keras(type(optimizer)))
                 training.described.append(optimizer)
         training.last = training.now = training.fingerprint()
         self.writer.step(training.number, training.steps, *training.last)
@@ -631,7 +633,6 @@ class Observer:
                 self._noise_in_half(nudge, training.variables, copies)
         with self.inside, self.initial.aside:
             training.move(tf.constant(2 * step + 1))
-        training.now = training.fingerprint()
 
 
 T = TypeVar("T")

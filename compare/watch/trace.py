@@ -272,9 +272,8 @@ class TraceWriter:
         """What is known of a training so far, by the names that ``Trace`` has for it."""
         return self._traces.setdefault(number, {"optimizers": [], "fit": {}, "epochs": [], "reported": []})
 
-    def optimizer(self, number: int, optimizer: Any) -> None:
-        """Records an optimizer that is used for the first time."""
-        own = not type(optimizer).__module__.startswith(("keras", "tf_keras"))
+    def optimizer(self, number: int, optimizer: Any, *, own: bool) -> None:
+        """Records an optimizer that is used for the first time, and whether its class is the script's own."""
         described = _described(optimizer, configuration_of(optimizer))
         described |= {"made": getattr(optimizer, MADE_AT, None), "own": own}
         self.content(number)["optimizers"].append(described)

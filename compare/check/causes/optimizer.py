@@ -31,6 +31,7 @@ from compare.check.stages import (
     changes_of,
     gradients_of,
     learning_rates_of,
+    multiple_of,
     relative_gap,
 )
 from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE, class_of
@@ -528,9 +529,9 @@ def _counted_without_data(sides: Sides) -> Variant | None:
     trained = [i for i in gradients_of(sides.right, sides.step) if i in changes[0] and i in changes[1]]
     if counts[0] == counts[1] or not trained:
         return None
-    first, second = (np.concatenate([np.ravel(each[i]) for i in trained]) for each in changes)
-    factor = float(np.vdot(first, second) / np.vdot(first, first)) if first.any() else 0.0
-    if same(factor, 1.0) or relative_gap(second, factor * first) > A_RATE:
+    first, second = ({i: each[i] for i in trained} for each in changes)
+    factor = multiple_of(first, second)
+    if same(factor, 1.0) or any(relative_gap(second[i], factor * first[i]) > A_RATE for i in trained):
         return None
     more = int(counts[1] > counts[0])
     used = next((str(each["class"]) for each in sides.traces[more].optimizers), "optimizer")
