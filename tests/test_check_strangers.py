@@ -10,6 +10,8 @@ import tasks
 from against_fit import checker_of
 from plain_loop import Loop
 
+import compare
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
     pytest.mark.usefixtures("texts_by_id"),  # no verdict or cause rests on a sentence
@@ -47,6 +49,45 @@ class Plain(Loop):
 
     def logs(self, logs):
         return {}
+
+
+class BuildsNothing:
+    name = "lazy"
+
+    def train(self, run):
+        pass
+
+
+class EndsNoEpoch(Plain):
+    name = "endless"
+
+    def batches(self, epoch):
+        if epoch == 1:
+            yield from super().batches(epoch)
+        self.run.end_epoch = lambda *_: None
+
+
+class ReportsTwice(Plain):
+    name = "twice"
+
+    def after_step(self):
+        self.run.end_step()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "told"),
+    [
+        (BuildsNothing, r"trainer lazy: run\.build\(\) must be called before training"),
+        (
+            EndsNoEpoch,
+            r"trainer endless returned without ending an epoch: call run\.end_epoch\(epoch, logs\) at the end",
+        ),
+        (ReportsTwice, r"end_step has been called for 6 steps, and the optimizer has made 3 "),
+    ],
+)
+def test_a_breach_of_the_contract_is_said_as_one(tensorflow, trainer, told):
+    with pytest.raises(compare.RequestError, match=told):
+        checker("plain").check(trainer())
 
 
 class Rounded(Plain):
