@@ -672,6 +672,20 @@ def test_a_damaged_run_is_one_line_and_status_2(tmp_path: Path, capsys: Any, dam
     assert said.out == "" and said.err.count("\n") == 1 and told in said.err
 
 
+def test_a_page_that_cannot_be_written_is_no_reason_to_resume(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = recorded.identical(tmp_path / "run")
+
+    def full(**_: Any) -> None:
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr("tempfile.mkstemp", full)
+    assert redraw.main([str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert "report.html cannot be written (No space left)" in said and "--resume" not in said
+
+
 @pytest.mark.parametrize(
     "put", [os.mkfifo, os.mkdir, lambda path: os.symlink("nowhere", path)], ids=["pipe", "folder", "broken link"]
 )

@@ -26,7 +26,7 @@ from matplotlib.text import Text
 import compare
 from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked
 from compare.records.run_json import RunJson, rows_checksum
-from compare.reporting import pictures, plots, svg
+from compare.reporting import charts, pictures, plots, svg
 from compare.reporting.gaps import GapSeries
 from compare.reporting.page_tables import epoch_rows
 from compare.reporting.run_files import RunFiles
@@ -114,6 +114,11 @@ def test_numbers_as_near_or_far_as_two_numbers_can_be_are_drawn(tmp_path: Path, 
     curves, gaps = panel(drawn(rows(tmp_path, fit=[{"loss": of_fit}], loop=[{"loss": of_loop}])), "loss")
     assert y(curves, "loop loss") == [of_loop] and y(gaps, "loop loss") == [abs(of_loop - of_fit)]
     assert len(curves.get_yticks()) > 1 and len(gaps.get_yticks()) > 1
+
+
+def test_an_axis_of_the_largest_numbers_has_ends_and_ticks() -> None:
+    axis = charts.linear(-1e308, 1e308)
+    assert np.isfinite([axis.low, axis.high]).all() and len(axis.ticks) > 1
 
 
 def test_coinciding_curves_are_both_visible(tmp_path: Path) -> None:

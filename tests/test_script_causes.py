@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, micro_batches, sides
 
-from compare.app.scripts_explain import _called_first, _earlier, _found
+from compare.app.scripts_explain import CloseUps, _called_first, _earlier, _found
 from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
@@ -1157,6 +1157,62 @@ def test_a_multiple_of_the_gradients_is_chance_where_an_optimizer_has_momentum(
     assert found is None or ("velocity" in found[1].remedy) == bool(momentum)
 
 
+@pytest.mark.parametrize(
+    ("times", "after", "named"),
+    [
+        ((1.2, 1.2), STEP - 1, True),
+        ((1.2, 1.2), STEP, False),  # it is counted after this step
+        ((1.2, 1.3), STEP - 1, False),
+        ((1.0, 1.0), STEP - 1, False),
+    ],
+)
+def test_a_count_without_data_is_named_where_it_scales_all_updates_alike(
+    times: Sequence[float], after: int, named: bool
+) -> None:
+    given = sides(moved_by(*times))
+    traces = [replace(t, optimizers=[ADAM], empty=[after] * i) for i, t in enumerate(given.traces)]
+    both = replace(given, traces=tuple(traces), close_ups=(RIGHT, moved_by(*times)))
+    found = kind_of_setting(both, locate(*both.close_ups, [], STEP, NAMES))
+    assert (found is not None and found[1].evidence.kind == "script-counted-more") == named
+    if found is not None and named:
+        assert (found[1].evidence.quantities["iterations"], found[1].by_right) == (STEP, False)
+
+
+def test_any_update_of_a_single_number_is_a_multiple_of_its_gradient() -> None:
+    def of_bias(close_up: CloseUp) -> CloseUp:
+        def alone(event: Event) -> Event:
+            return replace(event, info={**event.info, "positions": [1]}, arrays=[event.arrays[0], event.arrays[2]])
+
+        return changed(close_up, "gradients", alone)
+
+    given = sides(RIGHT)
+    traces = [
+        replace(trace, optimizers=[{**ADAM, "class": name}])
+        for trace, name in zip(given.traces, ("SGD", BY_HAND), strict=True)
+    ]
+    for step, named in ((STEP, False), (1, True)):
+        close_ups = [
+            CloseUp({step: each.steps[STEP]}, {step - 1: each.after[STEP - 1], step: each.after[STEP]})
+            for each in (of_bias(RIGHT), of_bias(moved_by(1, 2)))
+        ]
+        both = replace(given, traces=tuple(traces), close_ups=tuple(close_ups), step=step)
+        assert bool(kind_of_setting(both, locate(*close_ups, [], step, NAMES))) == named
+
+
+@pytest.mark.parametrize("by_hand", [(False, True), (True, False), (True, True), (False, False)])
+def test_the_losses_of_a_loop_by_hand_are_brought_to_the_scale_of_the_other(by_hand: tuple[bool, bool]) -> None:
+    def of(factor: float) -> CloseUp:
+        return with_first_step(linear_step(factor=factor, with_penalty=False), factor)
+
+    factors = [8.0 if by_hand[0] and not by_hand[1] else 1.0, 8.0 if by_hand[1] else 1.0]
+    traces = [SimpleNamespace(by_hand=each) for each in by_hand]
+    departure = SimpleNamespace(model=SimpleNamespace(traces=traces), step=STEP)
+    first, second = map(of, factors)
+    close = CloseUps(departure, (first, second), ("", ""), [first]).in_one_scale()  # type: ignore[arg-type]
+    losses = [float(each.arrays(STEP, "loss")[0]) for each in (*close.seen, *close.twins) if each is not None]
+    assert np.allclose(losses, losses[0]) and len(losses) == 3
+
+
 def test_a_loop_by_hand_without_the_momentum_of_fit_is_told_so() -> None:
     given, right = sides(RIGHT), moved_by(1, 1.5)
     for momentum, own, named in ((0.9, RIGHT, True), (0.0, RIGHT, False), (0.9, moved_by(1, 1.2), False)):
@@ -1168,16 +1224,22 @@ def test_a_loop_by_hand_without_the_momentum_of_fit_is_told_so() -> None:
         causes = name_causes(locate(right, own, [], STEP, NAMES), both)
         assert [(cause.id, cause.measurements["momentum"]) for cause in causes] == [("optimizer-differs", 0.9)] * named
         assert all(f"velocity.assign({momentum:g} * velocity" in cause.remedy for cause in causes)
+        nesterov = replace(traces[0], optimizers=[{"class": "SGD", "config": {"momentum": momentum, "nesterov": True}}])
+        causes = name_causes(locate(right, own, [], STEP, NAMES), replace(both, traces=(nesterov, traces[1])))
+        assert not any("velocity" in cause.remedy for cause in causes), "which moves otherwise"
 
 
 def test_a_variable_that_a_loop_by_hand_does_not_change_is_not_trained() -> None:
-    given = sides(other := moved_by(1, 0))
+    line = "/a/loop.py", 7, "w.assign_sub(rate * gradient)"  # of another variable
+    other = changed(moved_by(1, 0), "gradients", lambda e: replace(e, info={**e.info, "line": line}))
+    given = sides(other)
     found = locate(RIGHT, other, [], STEP, NAMES)
     for by, named in ((BY_HAND, ["variables-not-trained"]), ("SGD", [])):
         traces = [replace(t, optimizers=[{**ADAM, "class": c}]) for t, c in zip(given.traces, ("SGD", by), strict=True)]
         causes = name_causes(found, replace(given, traces=tuple(traces), close_ups=(RIGHT, other)))
         assert [cause.id for cause in causes] == named, by
         assert all(has(cause, kind="script-not-updated", variables=["dense/bias"], side="loop") for cause in causes)
+        assert all(cause.source is None for cause in causes)
 
 
 def with_first_step(close_up: CloseUp, factor: float, *, rows: int = 8, of_bias: float = 1.0) -> CloseUp:

@@ -816,6 +816,12 @@ def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> Non
         assert hints(located(loss), both) == found, "the loop has drawn it for its loss"
 
 
+def test_numbers_drawn_before_the_first_step_may_be_its_weights() -> None:
+    draws = Event("drawn", 0, {"name": NORMAL}, [], [1])
+    close_up = CloseUp({1: [draws], 2: [draws]})
+    assert [judge_recorded._drawn_for_loss(close_up, step) for step in (1, 2)] == [set(), {NORMAL}]
+
+
 def weights_of(*layers: str) -> Trace:
     """A training with the weights of these layers, each with as many units as the number in its name."""
     variables = []

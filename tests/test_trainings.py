@@ -691,6 +691,29 @@ def test_a_step_of_fit_that_finds_no_more_data_is_no_step(watch: Watch, nudge: N
     assert (trace.last, trace.empty) == (6, [])
 
 
+def test_a_step_before_the_data_end_in_the_same_call_is_not_left_out(watch: Watch) -> None:
+    def by_twos() -> None:
+        model, optimizer = make(), keras.optimizers.Adam(0.01)
+        dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)  # three batches
+
+        @tf.function
+        def two(batches: Any) -> None:
+            for _ in range(2):
+                x, y = next(batches)
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+                optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        for _ in range(2):
+            batches = iter(dataset)
+            two(batches)
+            with suppress(tf.errors.OutOfRangeError):
+                two(batches)
+
+    trace = only(watch(by_twos))
+    assert trace.empty == [] and trace.last >= 5
+
+
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 def test_that_fit_counts_a_step_without_data_is_named_where_it_changes_the_updates(
     watch: Watch, tmp_path: Path
