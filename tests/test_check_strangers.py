@@ -67,13 +67,6 @@ class EndsNoEpoch(Plain):
         self.run.end_epoch = lambda *_: None
 
 
-class ReportsTwice(Plain):
-    name = "twice"
-
-    def after_step(self):
-        self.run.end_step()
-
-
 @pytest.mark.parametrize(
     ("trainer", "told"),
     [
@@ -82,7 +75,6 @@ class ReportsTwice(Plain):
             EndsNoEpoch,
             r"trainer endless returned without ending an epoch: call run\.end_epoch\(epoch, logs\) at the end",
         ),
-        (ReportsTwice, r"end_step has been called for 6 steps, and the optimizer has made 3 "),
     ],
 )
 def test_a_breach_of_the_contract_is_said_as_one(tensorflow, trainer, told):

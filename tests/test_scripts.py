@@ -169,6 +169,38 @@ for epoch in range(3):
 """
 
 
+DATA = """
+import numpy as np
+import tensorflow as tf
+x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+y = x @ np.float32([[1.0], [-2.0], [0.5]])
+"""
+BY_FIT = """
+model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1)])
+model.compile(tf.keras.optimizers.SGD(0.1), "mse")
+model.fit(x, y, batch_size=10, epochs=1, shuffle=False, verbose=0)
+"""
+BY_SUM = """
+w, b = tf.Variable(tf.random.normal((3, 1))), tf.Variable(tf.zeros(1))
+for i in range(0, 40, 10):
+    with tf.GradientTape() as tape:
+        losses = tf.square(x[i:i + 10] @ w + b - y[i:i + 10])
+    for variable, gradient in zip([w, b], tape.gradient(losses, [w, b])):
+        variable.assign_sub(0.05 * gradient / 10)
+"""
+
+
+@pytest.mark.usefixtures("texts_by_id")
+def test_a_sum_that_the_update_divides_is_no_mistake_beside_another(tmp_path: Path) -> None:
+    (tmp_path / "fit.py").write_text(DATA + BY_FIT)
+    (tmp_path / "loop.py").write_text(DATA + BY_SUM)
+    _, entry = compared(tmp_path / "reports", str(tmp_path / "fit.py"), str(tmp_path / "loop.py"))
+    (cause,) = entry["causes"]
+    stage = entry["training"]["first_difference"]["stage"]
+    assert (stage, cause["id"], cause["side"]) == ("update", "optimizer-differs", "loop")
+    assert np.allclose(cause["measurements"]["rates"], [0.05, 0.1])
+
+
 @pytest.mark.usefixtures("texts_by_id")
 def test_whichever_script_goes_on_counting_is_named(tmp_path: Path) -> None:
     for name, reset in (("counts", "pass"), ("resets", "mean.reset_state()")):

@@ -102,28 +102,6 @@ def test_steps_that_were_not_made(tensorflow: Any, steps: Any, told: str) -> Non
         steps(apply, by_hand, report)
 
 
-def test_two_reports_of_each_step_are_refused_at_the_end_of_the_epoch(tensorflow: Any) -> None:
-    run = run_of(tensorflow, tasks.experiment())
-    model, optimizer, *_ = run.build()
-    for _ in range(run.steps_per_epoch):
-        optimizer.apply(model.trainable_variables)
-        run.end_step()
-        run.end_step()
-    with pytest.raises(compare.RequestError, match=f"for {2 * run.steps_per_epoch} steps, and the optimizer has made"):
-        run.end_epoch(1, {"loss": 1.0})
-
-
-def test_as_many_steps_again_by_hand_are_no_second_reports(tensorflow: Any) -> None:
-    run = run_of(tensorflow, tasks.experiment())
-    model, optimizer, *_ = run.build()
-    for _ in range(run.steps_per_epoch):
-        model.trainable_variables[0].assign_add(np.full((8, 16), 0.1))
-        run.end_step()
-        optimizer.apply(model.trainable_variables)
-        run.end_step()
-    run.end_epoch(1, {"loss": 1.0})
-
-
 @pytest.mark.parametrize("reported", [2, 3])
 def test_more_steps_than_an_epoch_has_of_which_the_optimizer_made_all_are_refused(
     tensorflow: Any, reported: int
