@@ -23,7 +23,9 @@ def command(function: str = "compare.app.cli:command") -> int:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         where = "if PYTHONPATH leads to a file with the name of one of Python's own modules, rename that"
         if isinstance(error, ModuleNotFoundError):
-            where = f"{sys.executable} has not all packages: call it with the Python that this project is installed in"
+            where = (
+                f"{sys.executable} lacks packages: use the Python of the environment in which this project is installed"
+            )
         print(f"{program}: it cannot be imported ({what}); {where}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGINT, before)

@@ -315,10 +315,10 @@ def test_without_the_dependencies_a_line_says_how_to_install_them(tmp_path: Path
 
 
 @pytest.mark.parametrize("script", ["report.py", "restore.py"])
-def test_other_scripts_say_which_python_has_not_all_packages(tmp_path: Path, script: str) -> None:
+def test_other_scripts_say_which_python_lacks_packages(tmp_path: Path, script: str) -> None:
     done = python("-S", SCRIPT.with_name(script), "run", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert f"{sys.executable} has not all packages" in done.stderr and "PYTHONPATH" not in done.stderr
+    assert f"{sys.executable} lacks packages" in done.stderr and "PYTHONPATH" not in done.stderr
 
 
 def test_a_current_folder_that_is_gone_is_said(

@@ -602,8 +602,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "divides the gradients by that scale all the same",
     "script-not-unscaled": "the loss is scaled, but the gradients are {loss_scale:,.0f} times as large in {side} as in "
     "{other}: nothing divides them by the scale",
-    "script-not-updated": "{variables:some}: {side} takes {variables:a gradient|gradients} that {variables:is|are} not "
-    "zero, but does not change {variables:it|them}",
+    "script-not-updated": "{variables:some}: {side} takes {variables:a gradient of it|gradients of them} that "
+    "{variables:is|are} not zero, but does not change {variables:it|them}",
     "script-no-gradient": "{variables:some}: {side}'s optimizer gets no gradient",
     "script-zero-gradient": "{variables:some}: the gradient that {side}'s optimizer gets is zero",
     "script-first-replica": "{side} applies the gradients of the first replica only",
