@@ -220,16 +220,17 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     same = dataclasses.replace(differs, training=Training("identical", 0.0, None, 1))
     for judged in (differs, alike, same):
         assert sentences.unreported(judged, "scripts") == (
-            "To compare loss, val_loss too, add to my_loop: compare.report(loss=…, val_loss=…) at the end of each "
-            "epoch (it reads no Keras metric of that name there)"
+            "To compare loss, val_loss too, add to my_loop at the end of each epoch: compare.report(loss=…, val_loss=…)"
         )
         assert sentences.unreported(judged, "run") == (
             "To compare loss, val_loss too, add to my_loop: run.end_epoch(epoch, {…, 'loss': …, 'val_loss': …})"
         )
         assert "To compare loss, val_loss too" in terminal.as_text(Verdict.of("fit", [judged]))
+    told = sentences.sentence(same, "fit")
+    assert told.endswith("; losses and metrics were not compared, since the two report none in common")
     nothing = dataclasses.replace(same, reporting=Reporting(None, {}))
     assert sentences.unreported(nothing, "scripts") == (
-        "No number of either was seen. To compare some, add to both: compare.report(loss=…)"
+        "No loss or metric of either was seen. To compare some, add to both: compare.report(loss=…)"
     )
     assert sentences.unreported(nothing, "run") == sentences.unreported(same, "logs") == ""
 

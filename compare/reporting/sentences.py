@@ -69,7 +69,7 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
         if reporting.verdict == ALIKE:
             return f"{exactly}: {equal}; the reported numbers differ only by rounding: {differing}"
         seeds = f", for each of {comparison.study.seeds} seeds" if comparison.study else ""
-        return f"{exactly}{seeds}: {equal}, and {_numbers(reporting)}"
+        return f"{exactly}{seeds}: {equal}{_numbers(reporting)}"
     if training.verdict == "alike":
         numbers = _unlike_numbers(reporting)
         return (
@@ -137,12 +137,12 @@ def _numbers(reporting: Reporting) -> str:
     alone = {name: gap.not_reported_by for name, gap in metrics.items() if gap.not_reported_by}
     other = [f"{name} (reported as {gap.reported_as})" for name, gap in metrics.items() if gap.reported_as]
     if not reporting.verdict:
-        return "no number was reported by both"
+        return "; losses and metrics were not compared, since the two report none in common"
     if reporting.verdict == "inconclusive":
-        return "one side lacks the numbers of an epoch, so there is no verdict on them"
+        return ", but one side lacks the numbers of an epoch, so there is no verdict on them"
     if not alone and not other:
-        return "so is every reported number"
-    text = f"so is every number that both report{', ' * bool(other)}{', '.join(other)}"
+        return ", and so is every reported number"
+    text = f", and so is every number that both report{', ' * bool(other)}{', '.join(other)}"
     for who in dict.fromkeys(alone.values()):
         text += f"; not compared, since {who} does not report it: {', '.join(n for n, w in alone.items() if w == who)}"
     return text
@@ -179,14 +179,14 @@ def unreported(comparison: Comparison, scope: str) -> str:
     missing, candidate = _left_out(comparison, comparison.candidate), comparison.candidate
     if scope == "scripts":
         if not comparison.reporting.metrics and not comparison.failure:
-            return "No number of either was seen. To compare some, add to both: compare.report(loss=…)"
+            return "No loss or metric of either was seen. To compare some, add to both: compare.report(loss=…)"
         call = f"compare.report({', '.join(f'{name}=…' for name in missing)})"
-        why = " at the end of each epoch (it reads no Keras metric of that name there)"
+        when = " at the end of each epoch"
     else:
-        call, why = f"run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})", ""
+        call, when = f"run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})", ""
     if not missing or scope == "logs":
         return ""
-    return f"To compare {', '.join(missing)} too, add to {candidate}: {call}{why}"
+    return f"To compare {', '.join(missing)} too, add to {candidate}{when}: {call}"
 
 
 def stops(verdict: Verdict) -> list[str]:
