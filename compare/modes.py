@@ -72,12 +72,12 @@ class Trained(Task):
     )
     baseline: MaybePath = option(
         None,
-        "also compare each trainer with that of the same name in an earlier comparison's folder",
+        "also compare each trainer with the one of the same name in an earlier comparison's folder",
         metavar="DIR/NAME",
         kind=Path,
         group=COMPARED,
     )
-    force: bool = switch("train even where one side is known not to run (with other versions, for example)", rare=True)
+    force: bool = switch("train even if a side is known to fail, for example with other versions", rare=True)
     checkpoint_every: int = number(
         2,
         "save model, optimizer, epoch and metrics every N epochs and after the last; 0 means never",
@@ -152,7 +152,7 @@ class Training(Trained, StepByStep):
 
     parallel: bool = switch(
         "run all trainers at the same time, in processes that share the processor's threads",
-        more="the command does so by itself where there are processors and memory for it, and no GPU",
+        more="the default where there are processors and memory for it, and no GPU",
         rare=True,
         group=EXECUTION,
     )
@@ -242,7 +242,7 @@ class Scripts(Files, Replicas, StepByStep):
 
     scripts: Converted[Texts, tuple[str, ...]] = texts(
         "compare two training scripts, run unedited, or one that trains twice; the first is the reference; "
-        "files that they save are really written; their own arguments follow --",
+        "the scripts can overwrite files; their own arguments follow --",
         metavar=("FIT.py", "LOOP.py"),
         group=TWO_SCRIPTS,
     )
@@ -252,27 +252,28 @@ class Scripts(Files, Replicas, StepByStep):
         group=TWO_SCRIPTS,
     )
     python: Converted[Texts, tuple[str, ...]] = texts(
-        "with scripts, the Python that runs each, of two environments with other versions of TensorFlow, say; the "
-        "first is the reference's; they need TensorFlow, and nothing of this package",
+        "with scripts, the Python that runs each side, the reference's first; its environment needs TensorFlow, but "
+        "not this package",
         metavar=("OLD/bin/python", "NEW/bin/python"),
         group=TWO_SCRIPTS,
     )
     commits: Converted[Texts, tuple[str, ...]] = texts(
-        "with scripts, compare the script, or two, as they are in two commits, each in a temporary clone; the "
-        "first is the reference's",
+        "with scripts, compare the script as it is in two commits, the reference's first; each is checked out into a "
+        "temporary clone",
         metavar=("A", "B"),
         group=TWO_SCRIPTS,
     )
     max_steps: int = number(2000, "with scripts, end each training after N optimizer steps", group=TWO_SCRIPTS)
     write_experiment: MaybePath = option(
         None,
-        "with scripts, also write an Experiment made from what one gives to compile and fit",
+        "with scripts, also write an Experiment, made from what a script gives to compile and fit",
         metavar="FILE.py",
         kind=Path,
         group=TWO_SCRIPTS,
     )
     keep: Converted[Texts, tuple[str, ...]] = texts(
-        "with scripts, what is not made alike: seeds, weights (the initial ones), order (of examples)",
+        "with scripts, keep as each has it, instead of making it the same in both: seeds, weights (the initial ones), "
+        "order (of examples)",
         metavar=("seeds", "weights"),
         group=TWO_SCRIPTS,
     )
@@ -311,8 +312,8 @@ class Logs(Files, Margins):
     title: ClassVar[str] = "with logs, where nothing is trained"
 
     logs: Converted[Texts, tuple[str, ...]] = texts(
-        "draw and compare what trainings elsewhere have logged, without weights: CSV files, TensorBoard folders; "
-        "the first is the reference; names that differ in a number are seeds",
+        "draw and compare the logs of finished trainings, without weights: CSV files or TensorBoard folders; the first "
+        "is the reference; logs whose names differ only in a number are seeds of one training",
         metavar=("FIT.csv", "LOOP.csv"),
         group=LOGGED,
     )

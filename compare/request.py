@@ -89,7 +89,7 @@ class Request:
     )
     name: str | None = option(
         None,
-        "the name of the folder in DIR; an existing one is refused",
+        "name of the folder in DIR; an existing one is refused",
         metavar="NAME",
         shown="made from the options",
         may_change=True,
@@ -171,7 +171,8 @@ class Replicas(Request):
 
     replicas: Converted[int | Sequence[int] | None, int | None] = number(
         None,
-        "number of replicas; without a GPU, N logical CPU devices are made; two numbers compare two sizes",
+        "number of replicas; without a GPU, N logical CPU devices are made; two numbers compare two sizes (not in a "
+        "check)",
         most=MOST_REPLICAS,
         pair=True,
         shown="all visible devices",
@@ -197,7 +198,7 @@ class Margins(Request):
 
     margin: Converted[Texts | None, tuple[str, ...] | None] = option(
         None,
-        "of several seeds, how far apart two means may be and still count as alike; with %% relative to the "
+        "with several seeds, the largest difference of two means that still counts as alike; with %% relative to the "
         "reference's mean",
         metavar="METRIC=VALUE[%]",
         several=True,
@@ -268,7 +269,7 @@ class Task(Replicas):
     seed: int = number(0, "seed of weights and order of examples", least=0, most=2**32 - 1)
     train_examples: int | None = number(None, "use only the first N training examples, for short trials", shown="all")
     data_dir: MaybePath = option(
-        None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path, rare=True
+        None, "look for the data set's files in this folder only", metavar="DIR", kind=Path, rare=True
     )
 
     def _refuse(self) -> None:

@@ -32,13 +32,14 @@ USAGES = {
     "logs": "FIT.csv LOOP.csv [options]",
 }
 ABOUT = {
-    "": "Train one model with model.fit and with a custom loop, and say whether both\n"
-    "train alike: bit for bit, and if not, from which step on they diverge, and why.",
+    "": "Train one model with model.fit and with a custom loop, and compare every weight\n"
+    "after every step. If they differ, say from which step on, and why.",
     "check": "Check in seconds whether a custom loop trains like model.fit, without a full\ntraining.",
     "scripts": "Run two training scripts unedited, or one that trains twice, and compare every\n"
-    "step of what they train. The first is the reference. Files that they save are\nreally written.",
-    "logs": "Draw and compare what trainings elsewhere have logged, without weights: CSV\n"
-    "files, TensorBoard folders. The first is the reference; names that differ in a\nnumber are seeds.",
+    "step. The first is the reference. Warning: the scripts can overwrite files.",
+    "logs": "Draw and compare the logs of finished trainings, without weights: CSV files or\n"
+    "TensorBoard folders. The first is the reference. Logs whose names differ only in\n"
+    "a number are seeds of one training.",
 }
 EXAMPLES = {
     "": ("--epochs 2", "--experiment my_task.py --trainers fit my_loop.py:MyLoop"),
@@ -46,7 +47,7 @@ EXAMPLES = {
     "scripts": ("scripts my_fit.py my_loop.py", "scripts my_fit.py my_loop.py --keep order -- --batch 32"),
     "logs": ("logs fit.csv loop.csv", "logs fit-*.csv loop-*.csv --margin val_loss=1%"),
 }
-STATUS = "Exit status: 0 identical or alike, 1 different, 2 the request is wrong, 3 no\nverdict, 130 interrupted."
+STATUS = "Exit status: 0 identical or alike, 1 different, 2 invalid arguments, 3 no\nverdict, 130 interrupted."
 EVERYTHING = "--help-all"
 
 
@@ -77,7 +78,7 @@ def parser(mode: type[Request] = Training, *, everything: bool = False, as_flag:
     )
     made.mode = mode
     groups = {title: made.add_argument_group(title) for title in GROUPS} if everything else {}
-    made.add_argument("-h", "--help", action="help", help="show what most people need, and exit")
+    made.add_argument("-h", "--help", action="help", help="show the common options, and exit")
     made.add_argument(EVERYTHING, action="help", help="show all options, and exit")
     made.add_argument("--version", action=_Version, help="show the versions of this package and of TensorFlow")
     own = {*options_of(mode), *(options_of(Study) if mode is Training else ())}
@@ -90,8 +91,8 @@ def parser(mode: type[Request] = Training, *, everything: bool = False, as_flag:
                 made.add_argument(name, metavar=option.metavar[0], nargs="+", help=argparse.SUPPRESS)  # type: ignore[index]
             continue
         rare = option.rare and issubclass(mode, Task) and not everything
-        text = argparse.SUPPRESS if unlisted or rare else option.full_help() if everything else option.help
-        option.add_to(groups.get(option.group, made), name, text)
+        text = (option.full_help() if everything else option.help).removeprefix(f"with {mode.word}, ")
+        option.add_to(groups.get(option.group, made), name, argparse.SUPPRESS if unlisted or rare else text)
     return made
 
 
