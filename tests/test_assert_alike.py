@@ -6,6 +6,7 @@ import gc
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import tasks
@@ -102,7 +103,7 @@ def test_a_failure_shows_the_users_test_alone(tensorflow, monkeypatch):
     assert [path.name for path in shown] == ["test_assert_alike.py"]
 
 
-def test_a_failure_is_six_lines_with_what_to_do_the_cause_first():
+def test_a_failure_is_a_few_lines_with_what_to_do_the_cause_first():
     first = Finding(
         "loss-scaled",
         "",
@@ -112,16 +113,19 @@ def test_a_failure_is_six_lines_with_what_to_do_the_cause_first():
         source=Source("bad.py", 15, "loss"),
     )
     second = Finding("metrics-not-reset", "", "loop", "the sum goes on", "metric.reset_state()")
+    third = replace(second, id="optimizer-differs", source=Source("bad.py", 20, "optimizer.apply(grads)", shows=True))
     skipped = (NotApplicable("several replicas", "one was asked for"),)
     training = Training("different", None, Difference(1, 1), 3)
-    found = Comparison("loop", training, Reporting(None, {}), causes=(first, second), not_applicable=skipped)
+    found = Comparison("loop", training, Reporting(None, {}), causes=(first, second, third), not_applicable=skipped)
     assert in_short(Verdict.of("fit", [found], scope="check")).splitlines() == [
         "different: loss-scaled (in loop)",
         "different: loop does not train like fit: their weights differ from step 1 of epoch 1 on.",
         "  cause: loss-scaled (in loop): the loss is twice that of fit.",
         "    at bad.py:15: loss",
         "    loss = loss / 2",
-        "  also found: metrics-not-reset (fit-vs-loop check says more)",
+        "  also found: metrics-not-reset (in loop)",
+        "  also found: optimizer-differs (in loop), seen at bad.py:20: optimizer.apply(grads)",
+        "  fit-vs-loop check says more",
     ]
 
 

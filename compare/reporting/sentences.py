@@ -281,7 +281,7 @@ def causes(comparison: Comparison) -> list[str]:
         if source is not None and source.instead:
             advice = [f"at {source.file}:{source.line}:", f"- {source.text}", f"+ {source.instead}"]
         elif source is not None:
-            advice = [f"{'seen at' if source.shows else 'at'} {source}", *advice]
+            advice = [source.where, *advice]
         lines += [Code(f"    {line}") for line in advice]
     lines += [f"  besides: {text}." for text in told if not first]
     return lines or (

@@ -334,15 +334,17 @@ def headline(verdict: str, causes: Sequence[Finding]) -> list[str]:
 def in_short(verdict: Verdict) -> str:
     """What a failed assertion says of the worst comparison: the result, where, and its first cause with the remedy.
 
-    Of further causes it says the names.
+    Of each further cause it says its name and its line.
     """
     worst, *_ = worst_first(verdict)
-    first, others = worst.causes[:1], [cause.id for cause in worst.causes[1:]]
+    first = worst.causes[:1]
     shown = causes(replace(worst, causes=first, evidence=() if first else (worst.evidence or ())[:3]))
     inside = stage_sentence(worst, verdict.reference)
     said = f"{worst.verdict}: {sentence(worst, verdict.reference)}."
     text = [*headline(worst.verdict, first), said, *[f"{inside}."] * bool(inside), *shown]
-    return "\n".join([*text, *[f"  also found: {', '.join(others)} (fit-vs-loop check says more)"] * bool(others)])
+    others = [(cause.label, cause.source) for cause in worst.causes[1:]]
+    more = [f"  also found: {label}{f', {source.where}' if source else ''}" for label, source in others]
+    return "\n".join([*text, *more, *["  fit-vs-loop check says more"] * bool(more)])
 
 
 def _short(value: float | None) -> str:

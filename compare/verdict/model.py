@@ -159,6 +159,11 @@ class Source:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}"
 
+    @property
+    def where(self) -> str:
+        """Where the mistake is made, or where it was seen: ``at my_loop.py:14: loss = ...``."""
+        return f"{'seen at' if self.shows else 'at'} {self}"
+
 
 @dataclass(frozen=True)
 class Finding:
