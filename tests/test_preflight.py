@@ -118,6 +118,31 @@ def test_batch_norm_on_replicas_is_a_warning():
     assert found(batch_norm=True, replicas=1) == {}
 
 
+@pytest.mark.parametrize(
+    ("environment", "uses", "machine", "off"),
+    [
+        ({}, False, "x86_64", True),
+        ({}, True, "x86_64", False),
+        ({}, False, "arm64", False),
+        ({"TF_ENABLE_ONEDNN_OPTS": "0"}, False, "x86_64", False),
+    ],
+)
+def test_that_tensorflow_leaves_onednn_off_is_said_where_it_costs(
+    tensorflow, monkeypatch, environment, uses, machine, off
+):
+    from compare.engine import insides_tensorflow
+
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(insides_tensorflow, "uses_onednn", lambda: uses)
+    assert insides_tensorflow.leaves_onednn_off() is off
+    assert set(found(convolution=True, without_onednn=off)) == ({"onednn-off"} if off else set())
+    assert found(without_onednn=off) == {}, "nothing else takes that much longer"
+
+
 def test_every_finding_has_a_message_and_a_remedy():
     worst = Facts(**(EVEN | {"examples": (257, 33), "strategy": "central-storage", "batch_norm": True}))
     for finding in problems(worst):

@@ -106,6 +106,7 @@ def preflight_problems(session: Session) -> list[Problem]:
     import tensorflow as tf  # noqa: PLC0415 (lazy)
 
     from compare.engine.building import built  # noqa: PLC0415 (lazy)
+    from compare.engine.insides_tensorflow import leaves_onednn_off  # noqa: PLC0415 (lazy)
 
     options, task, member = session.options, session.task, this_task()
     layers = [type(layer).__name__ for layer in built(task.experiment, "build_model")._flatten_layers()]
@@ -119,6 +120,7 @@ def preflight_problems(session: Session) -> list[Problem]:
         global_batch_size=task.global_batch_size,
         batch_norm=any("BatchNormalization" in name for name in layers),
         convolution=any("Conv" in name for name in layers),
+        without_onednn=leaves_onednn_off(),
         dropout=any("Dropout" in name for name in layers),
         steps_per_execution=options.steps_per_execution,
         jit_compile=options.jit,

@@ -5,6 +5,9 @@ TensorFlow 2.15 to 2.21 have all of it.
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +28,13 @@ try:
     from tensorflow.python.util.tf_decorator import unwrap
 except ImportError as error:
     raise RequestError(f"TensorFlow {tf.__version__}: {error}; this works with TensorFlow 2.15 to 2.21") from None
+
+
+def leaves_onednn_off() -> bool:
+    """Whether TensorFlow itself leaves oneDNN off, on a processor that can have it, and no GPU takes the work."""
+    can = sys.platform in ("linux", "win32") and platform.machine().lower() in ("x86_64", "amd64")
+    asked = "TF_ENABLE_ONEDNN_OPTS" in os.environ
+    return can and not (asked or uses_onednn() or tf.config.list_physical_devices("GPU"))
 
 
 def own_graph(function: Any, **options: Any) -> Any:

@@ -31,6 +31,7 @@ class Facts:
         replicas: number of replicas that train in sync, over all processes.
         workers: number of processes that train (1 outside a cluster).
         convolution: whether a layer is a convolution; convolution kernels fail on an empty batch.
+        without_onednn: whether TensorFlow leaves oneDNN off on this processor, and nobody asked it to.
     """
 
     strategy: str
@@ -42,6 +43,7 @@ class Facts:
     global_batch_size: int
     batch_norm: bool = False
     convolution: bool = False
+    without_onednn: bool = False
     dropout: bool = False
     steps_per_execution: int = 1
     jit_compile: bool = False
@@ -182,6 +184,12 @@ def _empty_replicas(facts: Facts) -> Iterator[Text]:
 
 
 def _warnings(facts: Facts) -> Iterator[Text]:
+    if facts.convolution and facts.without_onednn:
+        yield (
+            "onednn-off",
+            "TensorFlow leaves oneDNN off on this processor, and convolutions take about twice the time without it",
+            "TF_ENABLE_ONEDNN_OPTS=1 switches it on (set it for your own fit, too: it rounds differently)",
+        )
     if facts.replicas > 1:
         size = facts.examples[0] % facts.global_batch_size
         split = split_sizes(size, facts.replicas)
