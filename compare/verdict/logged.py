@@ -58,7 +58,7 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
     verdict, first = INCONCLUSIVE, None
     if not both:
         each = [f"{record.trainer} has {', '.join(metric_names(record))}" for record in (reference, candidate)]
-        reason = f"no number was logged by both: {', '.join(each)}"
+        reason = f"the logs have no number in common: {', '.join(each)}"
     elif starts:
         first = Difference(min(starts.values()), None)
         largest = {name: gaps[name].max_gap for name in gaps if name in starts}
