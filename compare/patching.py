@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -70,6 +70,12 @@ class Inside:
         """Replaces a function whose calls are of this kind."""
         with self:
             return original(*args, **options)
+
+
+def by_name(method: Any, owner: Any, args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of a method, all by name."""
+    bound = inspect.signature(method).bind(owner, *args, **options)
+    return dict(list(bound.arguments.items())[1:])
 
 
 def classes_with(base: type, name: str) -> list[type]:

@@ -25,7 +25,7 @@ from compare.check.stages import Located, locate
 from compare.check.targets import Targets, targets_of, value_of
 from compare.verdict.model import Finding, StageValues
 from compare.watch.epoch_ends import EpochEnds
-from compare.watch.seen import CloseUp, Event, row_hashes, sketch
+from compare.watch.seen import ENDLESS, CloseUp, Event, row_hashes, sketch
 from compare.watch.trace import BY_HAND, FitEpoch
 
 pytestmark = pytest.mark.usefixtures("texts_by_id")  # no cause rests on a sentence
@@ -772,6 +772,58 @@ def test_examples_of_a_data_set_with_equal_ones_are_counted_as_often_as_it_has_t
     later = {4: with_rows(RIGHT, 20, 21, 22, 23).steps[STEP]}
     further, mixed = replace(right, steps={**right.steps, **later}), with_rows(OFF, 4, 5, 20, 21)
     assert found_causes(further, mixed, ends=(3, 4)) == [], "some are of the next epoch"
+
+
+ALL = tuple(range(100, 120))
+"""The hashes of a data set's examples, of which one epoch has 8, 8 and 4."""
+AGAIN = ALL * 2
+CUT, FEW = "for x in data.batch(8, drop_remainder=True):", "for x in data.take(1):"
+ENDS = 8, 16, 24
+
+
+def batched(ends: Sequence[int], rows: Sequence[int], operations: dict[tuple[str, int], str], times: int) -> CloseUp:
+    """Steps with examples that the operations of one data set have made, by name and number, with their lines."""
+    made = [(*each, ("loop.py", 3, text)) for each, text in operations.items()]
+    info = {"model": "m", "operations": made, "line": ("loop.py", 5, "model(x)")}
+    batches = [tuple(rows[first:last]) for first, last in zip((0, *ends), ends, strict=False)]
+    return CloseUp({step: [Event("inputs", 0, info, [], batch)] for step, batch in enumerate(batches * times, 1)})
+
+
+@pytest.mark.parametrize(
+    ("ends", "rows", "operations", "step", "line"),
+    [
+        ((5, 10), ALL, {("batch", 5): "data = data.batch(5)", ("batch", 8): "other"}, 1, "data = data.batch(8)"),
+        ((5, 10), ALL, {("batch", 5): ".batch(n)"}, 1, ".batch(n)"),
+        ((5, 10), ALL, {("batch", 8): "data.batch(8)"}, 1, None),
+        (ENDS[:2], ALL, {("batch", 8): CUT, ("drop_remainder", 8): CUT}, 3, "for x in data.batch(8):"),
+        (ENDS[:2], ALL, {("batch", 8): ".batch(8)", ("take", 20): ".take(20)"}, 3, None),  # the loop leaves it out
+        (ENDS[:2], ALL, {("take", 2): ".take(2)", ("drop_remainder", 8): CUT}, 3, None),  # either of them does
+        (ENDS[:1], ALL, {("take", 1): FEW}, 2, "for x in data:"),
+        (ENDS[:1], ALL, {("take", 8): "data = data.take(8).batch(8)"}, 2, "data = data.batch(8)"),
+        (ENDS[:1], ALL, {("take", 1): FEW, ("repeat", ENDLESS): "data.repeat()"}, 2, FEW),  # endless without it
+        (ENDS[:1], ALL, {("drop_remainder", 8): CUT}, 2, None),  # a full batch is left out, too
+        (ENDS[:2], ALL[4:], {("skip", 4): "data.skip(4)"}, 1, "data"),
+        (ENDS[:2], ALL[4:], {("skip", 8): "data.skip(8)"}, 1, None),
+        (ENDS[:2], ALL[:8] + ALL[12:], {("skip", 4): "data.skip(4)"}, 2, None),  # the first ones are there
+        (ENDS, AGAIN, {("repeat", 2): "data.repeat(2)"}, 3, "data.repeat(2)"),  # it may be the loop over epochs
+        (ENDS, AGAIN, {("repeat", 1): "data.repeat(1)"}, 3, None),
+        (ENDS, ALL[:16] + ALL[4:12], {("repeat", 2): "data.repeat(2)"}, 3, None),  # it has not come to the end
+    ],
+)
+def test_the_line_of_a_data_set_is_cited_that_does_what_was_seen(
+    ends: Sequence[int], rows: Sequence[int], operations: dict[tuple[str, int], str], step: int, line: str | None
+) -> None:
+    """Only if it is the one that does, by its number; else the call of the model is, which only shows it."""
+    other = batched(ends, rows, operations, times=1 if rows != ALL or step == 1 else 2)
+    (cause,) = found_causes(batched((8, 16, 20), ALL, {}, times=2), other, ends=(3, 6), step=step)
+    assert cause.source is not None and cause.source.shows == (line is None)
+    assert (cause.source.instead or cause.source.text) == (line or "model(x)")
+
+
+def test_the_line_of_a_data_set_of_fit_is_cited_that_leaves_out_the_short_batch() -> None:
+    right = batched(ENDS[:2], ALL, {("drop_remainder", 8): CUT}, times=2)
+    (cause,) = found_causes(right, batched((8, 16, 20), ALL, {}, times=2), ends=(2, 4), step=3)
+    assert (cause.side, cause.source and cause.source.instead) == ("fit", "for x in data.batch(8):")
 
 
 # Callbacks

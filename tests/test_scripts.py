@@ -40,7 +40,7 @@ from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import EnoughSteps
 from compare.watch.reported import watch_reports
 from compare.watch.script import _run_as_main
-from compare.watch.seen import read_close_up, row_hashes, sketch
+from compare.watch.seen import ENDLESS, read_close_up, row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Detail, Nudge, Settings
 from compare.watch.shapes import of_pairs
 from compare.watch.stages import StageObserver
@@ -615,6 +615,100 @@ def test_a_loss_of_pairs_is_seen_by_the_shapes_in_its_graph(
         loss.get_concrete_function()
     assert seen == [(pairs, labels[0] != 1)] * len(seen)
     assert of_pairs([tf.zeros([])]) is None, "no graph"
+
+
+def operations_seen(feed: Callable[[Any, Any, Any], Any]) -> list[tuple[str, int, str]]:
+    """What was seen to make the data set of the first step; the comment in its line says which it is.
+
+    ``feed`` gets a function that makes a step, and data to train and to validate on.
+    """
+    with watched(close_up=((1, 1),)) as observer:
+        model, optimizer = column(), keras.optimizers.SGD(0.1)
+
+        @tf.function
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = own_loss(y[:, None], model(x, training=True))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        train = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2, drop_remainder=True).repeat()  # to train on
+        validation = tf.data.Dataset.from_tensor_slices((X + 9, Y)).batch(2)  # to validate on
+        assert train.element_spec[1] == tf.TensorSpec((2,)) and isinstance(train, tf.data.Dataset)
+        iterator = iter(validation)  # which goes on living
+        next(iterator)
+        observer.fitting.append(model)
+        prepared = train.prefetch(1).repeat()  # by fit itself
+        observer.fitting.pop()
+        feed(step, prepared.take(1), validation)
+    seen = observer.seen(0)
+    assert seen is not None
+    return [
+        (name, number, line[2].partition("# ")[2])
+        for event in seen.of(1, "inputs")
+        for name, number, line in event.info["operations"]
+    ]
+
+
+def by_loop(step: Any, train: Any, validation: Any) -> None:
+    for x, y in train:
+        step(x, y)
+
+
+def by_generator(step: Any, train: Any, validation: Any) -> None:
+    for _, (x, y) in enumerate(element for element in train):
+        step(x, y)
+
+
+def by_iterator(step: Any, train: Any, validation: Any) -> None:
+    tf.function(lambda iterator: step(*next(iterator)))(iter(train))
+
+
+def in_graph(step: Any, train: Any, validation: Any) -> None:
+    tf.function(by_loop)(step, train, None)
+
+
+def captured(step: Any, train: Any, validation: Any) -> None:
+    def epoch() -> None:
+        for x, y in train:
+            step(x, y)
+
+    tf.function(epoch)()
+
+
+def by_strategy(step: Any, train: Any, validation: Any) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    for x, y in strategy.experimental_distribute_dataset(train):
+        step(x.values[0], y.values[0])
+
+
+def by_slices(step: Any, train: Any, validation: Any) -> None:
+    step(tf.constant(X[:2]), tf.constant(Y[:2]))
+
+
+def of_several(step: Any, train: Any, validation: Any) -> None:
+    tf.function(by_loop)(step, train, validation)
+
+
+MADE = [("batch", 2, "to train on"), ("drop_remainder", 2, "to train on"), ("repeat", ENDLESS, "to train on")]
+MADE += [("take", 1, "")]
+
+
+@pytest.mark.parametrize(
+    ("feed", "made"),
+    [
+        (by_loop, MADE),
+        (by_generator, MADE),
+        (by_iterator, MADE),
+        (in_graph, MADE),
+        (captured, MADE),
+        (by_strategy, MADE),
+        (by_slices, []),
+        (of_several, []),
+    ],
+)
+def test_the_data_set_that_a_step_takes_its_examples_from_is_known(tensorflow: Any, feed: Any, made: Any) -> None:
+    """Its own, not another of equal batches; none where several may be meant, or examples are taken by hand."""
+    assert operations_seen(feed) == made
 
 
 def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any) -> None:

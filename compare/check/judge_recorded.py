@@ -18,6 +18,7 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
+from compare.check.causes.data import operation_of
 from compare.check.causes.optimizer import TAKEN, begins_with, kind_of_setting, made_again
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
@@ -175,7 +176,7 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
         trace, close_up = (sides.right_trace, sides.right) if variant.by_right else (sides.other_trace, sides.other)
         usual = not variant.remedy
         seen = cause.line_in(close_up, sides.step, located.stage or "", usual=usual, called=variant.called)
-        return _made_at(trace, variant.evidence) or seen
+        return _made_at(trace, variant.evidence) or operation_of(close_up, sides.step, variant) or seen
 
     return [
         replace(

@@ -16,6 +16,7 @@ from compare.errors import RequestError
 
 try:
     from tensorflow.python.data.ops import multi_device_iterator_ops
+    from tensorflow.python.data.ops.scan_op import _ScanDataset as ScanDataset
     from tensorflow.python.eager.context import context
     from tensorflow.python.eager.execute import execute
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
@@ -35,6 +36,14 @@ def leaves_onednn_off() -> bool:
     can = sys.platform in ("linux", "win32") and platform.machine().lower() in ("x86_64", "amd64")
     asked = "TF_ENABLE_ONEDNN_OPTS" in os.environ
     return can and not (asked or uses_onednn() or tf.config.list_physical_devices("GPU"))
+
+
+def data_set_of(source: Any) -> Any:
+    """The data set that an iterator takes elements from, or that a strategy has distributed, as on the first worker."""
+    for name in ("_iterators", "_cloned_datasets", "_datasets"):
+        if parts := getattr(source, name, ()):
+            return data_set_of(parts[0])
+    return getattr(source, "_dataset", source)
 
 
 def own_graph(function: Any, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import sys
 import time
@@ -18,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.insides_keras import Variable, keras
-from compare.patching import Inside, classes_with, patch
+from compare.patching import Inside, by_name, classes_with, patch
 from compare.watch.alike import value_of
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import Observer
@@ -55,7 +54,7 @@ def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> N
     own_order = ORDER in settings.own
 
     def fit(original: Any, model: Any, *args: Any, **options: Any) -> Any:
-        options = _by_name(original, model, args, options)
+        options = by_name(original, model, args, options)
         given = {name: _number(options.get(name)) for name in FIT_ARGUMENTS}
         facts: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
         callbacks = options.get("callbacks") or []
@@ -290,12 +289,6 @@ def _drawn(name: str, observer: Observer, writer: TraceWriter) -> Any:
         return numbers
 
     return draw
-
-
-def _by_name(function: Any, model: Any, args: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of ``fit``, all by name."""
-    bound = inspect.signature(function).bind(model, *args, **options)
-    return dict(list(bound.arguments.items())[1:])
 
 
 def _number(value: Any) -> float | None:

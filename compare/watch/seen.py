@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,7 +25,9 @@ class Event:
             ``loss``, ``scaled`` (a LossScaleOptimizer may leave out the update), ``gradients``, ``sketch`` (of each
             gradient, a few numbers) or ``updated`` (the weights that the optimizer has made), in this order; several
             micro-batches in a step repeat it. ``drawn`` (random numbers) may be anywhere before ``gradients``.
-        info: what is known without the values: names, flags, how many arrays of which kind.
+        info: what is known without the values: names, flags, how many arrays of which kind; of ``inputs``, the
+            ``operations`` that have made the data set that they come from: each a method's name, its number, and the
+            line of the script that calls it.
         arrays: the values; outside the close-up of losses and sketches only.
         rows: a hash of each example, for ``inputs`` and ``targets``; for ``drawn``, of all numbers.
     """
@@ -34,6 +37,10 @@ class Event:
     info: Mapping[str, Any]
     arrays: Sequence[np.ndarray]
     rows: Sequence[int] = ()
+
+
+ENDLESS = sys.maxsize
+"""The number of a data set's method that is given none, or -1."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from compare.engine.insides_tensorflow import Function, in_xla
 from compare.engine.keras_generation import HAS_APPLY, learning_rate
 from compare.patching import patch
 from compare.watch.alike import InitialWeights, named_seeds_of, rates_of, strategy_of, weights_of
+from compare.watch.data_sets import DataSets, operations_of
 from compare.watch.observer import Observer
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Detail
@@ -84,6 +85,7 @@ class StageObserver(Observer):
         self._replicas: defaultdict[int, _Replica] = defaultdict(_Replica)
         self._seen: defaultdict[int, CloseUp] = defaultdict(lambda: CloseUp({}))
         self._without_xla = False
+        self._data_sets = DataSets(self, self._here)
         patch(Function, "__init__", self._make_function)
         patch(keras.layers.Layer, "__call__", self._call_layer)
         for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
@@ -106,6 +108,15 @@ class StageObserver(Observer):
         """Makes a function that XLA does not compile, since nothing can be seen inside one that it does."""
         self._without_xla |= bool(options.get("jit_compile"))
         original(function, *args, **{**options, "jit_compile": None})
+
+    def _call(self, original: Any, *args: Any, **options: Any) -> Any:
+        if not self._outermost:
+            return super()._call(original, *args, **options)
+        self._data_sets.given = args, options
+        try:
+            return super()._call(original, *args, **options)
+        finally:
+            self._data_sets.given = ()
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
         if not self._here.tapes:
@@ -131,7 +142,8 @@ class StageObserver(Observer):
             given = options.get("training", "not given")
             if isinstance(given, tf.Tensor):
                 given = "a tensor"
-            self._record("inputs", {"model": model.name}, tf.nest.flatten(args[:1] or options.get("inputs")))
+            info = {"model": model.name, "operations": operations_of(self._here.data_set)}
+            self._record("inputs", info, tf.nest.flatten(args[:1] or options.get("inputs")))
             if model.built:
                 self._record(
                     "weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in weights_of(model)]
@@ -325,6 +337,8 @@ class StageObserver(Observer):
             near = any(map(self._watches, self._next_steps(number)))
             kept = kind == "loss" or (near and not self.settings.losses_only)
             rows = row_hashes(arrays[: info.get("true")]) if kind in WITH_ROWS else ()
+            wanted = kind == "inputs" and near and not info["operations"]  # else of a loop in the graph
+            info = {**info, "operations": self._data_sets.operations(arrays)} if wanted else info
             kept |= kind == "targets" and self.settings.losses_only and all(is_column(each) for each in arrays[1:2])
             copies = [np.array(array) for array in arrays] if kept else []
             events = [Event(kind, number, info, copies, rows)] if kept or rows else []

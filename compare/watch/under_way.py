@@ -28,6 +28,7 @@ class Here(threading.local):
         last: the event that was last added to a graph.
         clip: the script's line that has limited gradients since they were taken.
         taken: the gradients taken since, with their variables, by id; without those that were then changed by hand.
+        data_set: what a loop in the graph that is traced iterates over.
         by_hand: the training of which changes by hand make a step; None before the first of them.
     """
 
@@ -40,6 +41,7 @@ class Here(threading.local):
     last: Any = None
     clip: tuple[str, int, str] | None = None
     applying = False
+    data_set: Any = None
     taken: Mapping[int, tuple[Any, Any]] = MappingProxyType({})
     by_hand: Training | None = None
 

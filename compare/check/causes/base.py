@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ class Variant:
         remedy: what to write instead, if it is not the cause's usual remedy.
         by_right: whether the side that is held to be right does this, where two recorded sides are compared.
         called: the event whose line of code is shown, if it is not the cause's usual one; None if no line made it.
+        made: operations of the step's data set that do this, with the numbers by which they do.
     """
 
     changes: Mapping[str, Any]
@@ -53,6 +54,7 @@ class Variant:
     remedy: str = ""
     by_right: bool = False
     called: str | None = ""
+    made: Mapping[str, Collection[float]] = field(default_factory=dict)
 
 
 CALLED = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ from compare.check.recorded import known_rows, parts_of_step, skipped_updates, s
 from compare.check.sides import Sides
 from compare.check.stages import EXAMPLES, GRADIENTS, STATE, Located, example_rows
 from compare.check.used import ALONE, RUN, SCRIPT
-from compare.watch.seen import CloseUp
+from compare.verdict.model import Source
+from compare.watch.seen import ENDLESS, CloseUp
 from compare.watch.trace import Trace
 
 if TYPE_CHECKING:
@@ -148,7 +150,8 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
     if sides.step == epoch[0] and len(right) != len(other) and len(right) == full:
         if left_out := _short_batch_left_out(sides):
-            return "examples-dropped", Variant({}, sides.named(left_out), by_right=True)
+            made = _leaving_out(sides.right, 1, sides.step, short=True)
+            return "examples-dropped", Variant({}, sides.named(left_out), by_right=True, made=made)
         if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
             return None  # one short batch is no other size of all
         parts = parts_of_step(sides)
@@ -159,7 +162,8 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         seen = Measurement.of("script-batch-size", examples=len(other), expected=len(right))
         sizes = sides.other_trace.replicas, sides.right_trace.replicas
         scaled = len(set(sizes)) > 1 and len(other) * sizes[1] == len(right) * sizes[0]
-        return "batch-size-differs", Variant({}, seen, remedy=OF_ALL_SIZES if scaled else "")
+        made = dict.fromkeys(("batch", "padded_batch"), (len(other), len(other) // sizes[0]))
+        return "batch-size-differs", Variant({}, seen, remedy=OF_ALL_SIZES if scaled else "", made=made)
     if set(other) - known_rows(sides):
         return None  # examples that the right side has never had
     first = example_rows(sides.right, epoch[0])
@@ -168,15 +172,53 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         left = len(right) * (epoch[-1] - sides.step + 1) if sides.step != epoch[-1] else len(right)
         numbers = {"examples": len(right), "never": min(left, len(all_right)), "of_all": len(all_right)}
         seen = Measurement.of("tail-left-out", side=sides.right_name, other=sides.other_name, **numbers)
-        return "examples-dropped", Variant({}, seen)
+        short = sides.step == epoch[-1] and len(right) < full
+        return "examples-dropped", Variant({}, seen, made=_leaving_out(sides.other, epoch[0], sides.step, short=short))
     if again := [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]:
         seen = Measurement.of("had-again", examples=len(other), earlier_step=again[-1])
         return "examples-repeated", Variant({}, seen)
+    return _in_whole_epoch(sides, epoch, all_right)
+
+
+def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]) -> tuple[str, Variant] | None:
+    """The cause of other examples in a step, by those of its epoch."""
     counted = _counted([row for step in epoch for row in example_rows(sides.other, step)], Counter(all_right))
     if counted is None:
         return None
-    kind = {"examples-repeated": "script-repeats", "examples-dropped": "script-never-seen"}[counted[0]]
-    return counted[0], Variant({}, Measurement(kind, counted[1].quantities))
+    right, other = (example_rows(each, sides.step) for each in (sides.right, sides.other))
+    cause, seen = counted
+    never, made = seen.quantities["never"], dict[str, Collection[float]]()
+    if cause == "examples-repeated" and sides.step == epoch[-1] and other[: len(right)] == right:
+        made["repeat"] = range(2, ENDLESS + 1)  # before batch, which then mixes the end with the beginning
+    elif cause == "examples-dropped" and all_right[never:][:1] == other[:1]:  # the first ones
+        made["skip"] = never, never / len(right)
+    kind = {"examples-repeated": "script-repeats", "examples-dropped": "script-never-seen"}[cause]
+    return cause, Variant({}, Measurement(kind, seen.quantities), made=made)
+
+
+def _leaving_out(close_up: CloseUp, begin: int, end: int, *, short: bool) -> dict[str, Collection[float]]:
+    """The operations of a data set that leave out its end, and a short batch, where an epoch had these steps only."""
+    sizes = [len(example_rows(close_up, step)) for step in range(begin, end)]
+    return {"take": (len(sizes), sum(sizes)), "drop_remainder": sizes[:1] if short else ()}
+
+
+def operation_of(close_up: CloseUp, step: int, variant: Variant) -> Source | None:
+    """The line of the one operation that does this to the data set of a step, and what to write in its place."""
+    operations = {each for event in close_up.of(step, "inputs") for each in event.info.get("operations", ())}
+    found = [(name, number, line) for name, number, line in operations if number in variant.made.get(name, ())]
+    if len(found) != 1:
+        return None
+    [(name, number, line)], seen = found, variant.evidence.quantities
+    wrong, right = rf"\.{name}\({number}\)", ""
+    if name == "drop_remainder":
+        wrong = ", drop_remainder=True"
+    elif "expected" in seen:
+        wrong, right = rf"(?<=\.{name}\(){number}\b", str(number * seen["expected"] // seen["examples"])
+    elif "repeat" in {each for each, *_ in operations}:
+        wrong = "$^"  # without it, an epoch may be another one, or have no end
+    text, times = re.subn(wrong, right, line[2])
+    source = Source.of(line)
+    return source and replace(source, instead=text if times == 1 and not variant.remedy else "")
 
 
 def _counted(rows: Sequence[int], source: Counter[int]) -> tuple[str, Measurement] | None:
