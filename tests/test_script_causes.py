@@ -820,6 +820,12 @@ def test_the_line_of_a_data_set_is_cited_that_does_what_was_seen(
     assert (cause.source.instead or cause.source.text) == (line or "model(x)")
 
 
+def test_examples_left_out_are_counted_to_the_end_of_the_epoch_whose_last_batch_is_short() -> None:
+    right, other = (batched(ends, ALL, {}, times=2) for ends in ((8, 16, 20), (8,)))
+    (cause,) = found_causes(right, other, ends=(3, 6), step=2)
+    assert has(cause, kind="tail-left-out", examples=12, never=12, of_all=20)
+
+
 def test_the_line_of_a_data_set_of_fit_is_cited_that_leaves_out_the_short_batch() -> None:
     right = batched(ENDS[:2], ALL, {("drop_remainder", 8): CUT}, times=2)
     (cause,) = found_causes(right, batched((8, 16, 20), ALL, {}, times=2), ends=(2, 4), step=3)

@@ -169,8 +169,8 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     first = example_rows(sides.right, epoch[0])
     unseen = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
     if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first and unseen:
-        left = len(right) * (epoch[-1] - sides.step + 1) if sides.step != epoch[-1] else len(right)
-        numbers = {"examples": len(right), "never": min(left, len(all_right)), "of_all": len(all_right)}
+        left = sum(len(example_rows(sides.right, step)) for step in epoch if step >= sides.step)
+        numbers = {"examples": left, "never": left, "of_all": len(all_right)}
         seen = Measurement.of("tail-left-out", side=sides.right_name, other=sides.other_name, **numbers)
         short = sides.step == epoch[-1] and len(right) < full
         return "examples-dropped", Variant({}, seen, made=_leaving_out(sides.other, epoch[0], sides.step, short=short))
