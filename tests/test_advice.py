@@ -60,7 +60,7 @@ def train(run):
         <val_predictions>
         <val_per_example>
         <val_loss>
-        loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])
+        <val_report>
         for metric in metrics[1:]:
             metric.update_state(y, predictions)
 
@@ -101,6 +101,11 @@ BUILD = "model, optimizer, loss_object, metrics = run.build()"
 REPORT_LOSS = "loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])"
 UNPACK = "x, y, sample_weight = batch"
 WEIGHTED = "per_example = loss_object.call(y, predictions) * sample_weight"
+BY_KERAS = "loss = loss_object(y, predictions)"
+UNDIVIDED = (
+    "mean = loss_object(y, predictions) * strategy.num_replicas_in_sync + sum(model.losses)\n"
+    "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])"
+)
 
 OF_ONE_HOT = """
 class OfOneHot(tf.keras.metrics.BinaryAccuracy):
@@ -127,6 +132,7 @@ USUAL = {
     "val_predictions": "predictions = model(x, training=False)",
     "val_per_example": "per_example = loss_object.call(y, predictions)",
     "val_loss": "loss = tf.reduce_mean(per_example) + tf.add_n(model.losses)",
+    "val_report": "loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])",
     "traced": "distributed = strategy.experimental_distribute_dataset(run.train_dataset(1))\n"
     "@tf.function(input_signature=[distributed.element_spec])",
     "run": "per_replica_loss = strategy.run(train_step, args=(batch,))",
@@ -431,6 +437,33 @@ ADVICE = [
         "loss_metric.update_state(mean * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])",
         "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])",
         around={"penalty": PENALTY + "\nmean = loss * strategy.num_replicas_in_sync"},
+    ),
+    Advice(  # the examples' loss alone is a share
+        "loss-not-reduced",
+        {"val_loss": MEAN, "val_report": "loss_metric.update_state(loss + tf.add_n(model.losses), tf.shape(y)[0])"},
+        {
+            "val_loss": MEAN,
+            "val_report": "mean = loss * strategy.num_replicas_in_sync + tf.add_n(model.losses)\n"
+            "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])",
+        },
+    ),
+    Advice(
+        "loss-not-reduced",
+        {"val_loss": BY_KERAS + " + sum(model.losses)"},
+        {"val_loss": "", "val_report": UNDIVIDED},
+    ),
+    Advice(
+        "loss-not-reduced",
+        {"val_loss": BY_KERAS, "val_report": "loss_metric.update_state(loss)"},
+        {"val_loss": "", "val_report": UNDIVIDED},
+        also=("loss-averaged-over-batches", "validation-loss-without-regularization"),
+    ),
+    Advice(
+        "loss-not-reduced",
+        {"report_loss": "loss_metric.update_state(loss)"},
+        {"report_loss": REPORT_LOSS},
+        around={"loss": BY_KERAS},
+        also=("loss-averaged-over-batches",),
     ),
     Advice(
         "metric-differs",

@@ -14,8 +14,9 @@ from numpy.testing import assert_allclose
 import compare
 from compare.check.causes.loss import OTHER_SHARES, _weight_of_output
 from compare.check.causes.reporting import said
-from compare.check.observation import Observation, OptimizerStep
+from compare.check.observation import Observation, OptimizerStep, Seen
 from compare.check.recipe import Clip, Recipe, Span, Update
+from compare.watch.seen import CloseUp
 
 SIZES = (4, 4, 3)
 """Of two replicas, the last has a single example of the last batch."""
@@ -422,6 +423,10 @@ def of_batches(parts: list[Part]) -> float:
         ("loss", lambda now, before: 2 * mean(now), {"loss-not-reduced"}),
         ("loss", lambda now, before: mean(now, number=3), {"loss-without-regularization"}),
         ("val_loss", lambda now, before: mean(now, number=3), {"validation-loss-without-regularization"}),
+        ("val_loss", lambda now, before: mean(now) / 2, {"loss-not-reduced"}),
+        ("loss", lambda now, before: mean(now) - mean(now, number=3) / 2, {"loss-not-reduced"}),
+        ("val_loss", lambda now, before: mean(now) - mean(now, number=3) / 2, {"loss-not-reduced"}),
+        ("val_loss", lambda now, before: mean(now, number=3, by_examples=False) / 2, None),
         ("loss", lambda now, before: mean(now) + 0.01, None),
     ],
 )
@@ -435,6 +440,20 @@ def test_the_cause_of_a_wrong_number_is_named(replay: Any, key: str, reported: A
     judgement = judge_reporting(Case(seen, replay, seen), Recipe(), [key])
     assert (set(judgement.causes), judgement.unexplained) == (causes or set(), {key} if causes is None else set())
     assert kinds(judgement) == (["metric-off"] if causes is None else [])
+
+
+def test_a_loss_that_keras_divides_may_have_three_mistakes(replay: Any) -> None:
+    from compare.check.case import Case
+    from compare.check.judge_metrics import judge_reporting
+
+    seen = observed(replay, state(replay.replicas))
+    parts = losses(replay, seen)["val_"]
+    seen.logs = {epoch: {"val_loss": mean(parts[epoch], number=3, by_examples=False) / 2} for epoch in (1, 2)}
+    seen.inside = Seen(CloseUp({}, divided={"validation": None}), ())
+    judgement = judge_reporting(Case(seen, replay, seen), Recipe(), ["val_loss"])
+    causes = {"loss-not-reduced", "loss-averaged-over-batches", "validation-loss-without-regularization"}
+    assert set(judgement.causes) == causes
+    assert judgement.causes["loss-not-reduced"].quantities["divided"] == "validation"
 
 
 def test_a_number_with_one_mistake_has_no_other_for_the_loss_that_is_trained_on(replay: Any) -> None:

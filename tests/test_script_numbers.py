@@ -367,7 +367,7 @@ def test_where_weights_are_alike_the_reported_loss_is_held_against_the_losses_of
     session: Any = SimpleNamespace(folder=tmp_path, console=Mock())
     known = {"read_records": lambda folder: [noise], "losses_by_epoch": lambda seen, ends: {1: LOSSES[1]}}
     with patch.multiple(
-        scripts_explain, _seen_losses=(looked := Mock(return_value=[None, Mock()])), tell=Mock(), **known
+        scripts_explain, _seen_losses=(looked := Mock(return_value=[None, CloseUp({})])), tell=Mock(), **known
     ):
         found = scripts_explain._explain_numbers(session, pair, model)
     assert [each.id for comparison in found.values() for each in comparison.causes] == causes
@@ -441,6 +441,92 @@ def test_every_mistake_of_the_validation_loss_is_named(regularized: bool, averag
         "metrics-not-reset": not reset,
     }
     assert {each.id for each in found} == {cause for cause, made in expected.items() if made}
+
+
+def on_replicas(
+    parts: list[list[tuple[float, int]]],
+    penalty: float = 0.125,
+    *,
+    summed: tuple[float, ...] = (),
+    divided: bool = True,
+) -> dict[int, Losses]:
+    """What is seen of a validation on as many replicas as a batch has parts, of one epoch with one step."""
+    events = [Event("loss", replica, {"targets": 1}, []) for replica in range(len(parts[0]))]
+    untaped = [part for batch in parts for part in batch]
+    lines = {"validation": ("loop.py", 3, "loss = loss_fn(y, predictions)")} if divided else {}
+    seen = CloseUp({1: events}, untaped={1: untaped}, penalties={1: penalty}, summed=list(summed), divided=lines)
+    return validation_by_epoch(seen, [1])
+
+
+PARTS = [[(0.5, 8), (0.75, 8)], [(1.0, 5), (0.25, 4)]]
+DATA = float(np.average([0.5, 0.75, 1.0, 0.25], weights=[8, 8, 5, 4]))
+
+
+@pytest.mark.parametrize(
+    ("reported", "causes"),
+    [
+        (DATA + 0.125, []),
+        ((DATA + 0.125) / 2, ["loss-not-reduced"]),
+        (DATA / 2 + 0.125, ["loss-not-reduced"]),
+        (DATA / 2, ["loss-not-reduced", "validation-loss-without-regularization"]),
+        (0.625 / 2 + 0.125, ["loss-not-reduced", "loss-averaged-over-batches"]),
+        (2 * DATA + 0.25, []),
+        ((DATA + 0.125) / 3, []),
+    ],
+)
+def test_a_validation_loss_that_keras_divides_by_the_replicas_is_named(reported: float, causes: list[str]) -> None:
+    fit, loop = of_validation("fit", [DATA + 0.125]), of_validation("loop", [reported])
+    found = name_reporting(fit, loop, {}, on_replicas(PARTS))
+    assert [each.id for each in found] == causes
+    assert [each.divided for each in found if each.id == "loss-not-reduced"] == ["validation"] * bool(causes)
+
+
+def test_the_evidence_of_a_divided_loss_counts_batches_and_tells_the_examples_loss_from_the_layers() -> None:
+    fit, loop = of_validation("fit", [DATA + 0.125]), of_validation("loop", [0.625 / 2 + 0.125])
+    share, averaged = (each.measurements for each in name_reporting(fit, loop, {}, on_replicas(PARTS)))
+    assert (share["replicas"], share["alone"]) == (2, True)
+    assert (averaged["batches"], averaged["last"]) == (2, 9)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "summed", "divided", "named"),
+    [
+        (0.0, (), True, True),
+        (0.0, (), False, False),  # the half of something else, as when batches are counted twice
+        (0.0, (0.625,), True, False),  # of what is summed over replicas, too
+        (0.0, (7.0,), True, True),  # such as the right predictions
+        (0.125, (0.625,), True, False),
+        (0.125, (0.625 + 0.125,), True, False),
+        (0.125, (0.625 + 0.25,), True, False),
+    ],
+)
+def test_half_of_a_validation_loss_is_not_called_a_share_where_shares_are_summed_or_nothing_is_divided(
+    penalty: float, summed: tuple[float, ...], divided: bool, named: bool
+) -> None:
+    seen = on_replicas(PARTS, penalty, summed=summed, divided=divided)
+    fit, loop = of_validation("fit", [DATA + penalty]), of_validation("loop", [(DATA + penalty) / 2])
+    assert [each.id for each in name_reporting(fit, loop, {}, seen)] == ["loss-not-reduced"] * named
+
+
+def test_no_share_is_named_where_the_batches_do_not_give_fits_value() -> None:
+    fit, loop = of_validation("fit", [DATA + 0.25]), of_validation("loop", [(DATA + 0.25) / 2])
+    assert name_reporting(fit, loop, {}, on_replicas(PARTS)) == []
+
+
+@pytest.mark.parametrize(("replicas", "summed", "causes"), [(2, [], ["loss-not-reduced"]), (2, [2.0], []), (1, [], [])])
+@pytest.mark.parametrize("divided", [{}, {"train": None}])
+def test_a_training_loss_that_is_the_mean_of_shares_is_named(
+    replicas: int, summed: list[float], causes: list[str], divided: dict[str, Any]
+) -> None:
+    """Each replica takes the gradient of its share, and what is reported is the mean of the shares."""
+
+    def shares(loss: float) -> list[Event]:
+        return [replace(event, replica=i) for i in range(replicas) for event in step(loss / replicas, 4)]
+
+    losses = losses_by_epoch(CloseUp({1: shares(2.0), 2: shares(1.0)}, summed=summed, divided=divided), [2])
+    found = name_reporting(record("fit", [1.5]), record("loop", [0.75]), losses)
+    assert [each.id for each in found] == causes
+    assert [each.divided for each in found] == ["train" if divided else ""] * len(causes)
 
 
 def test_a_validation_loss_of_the_last_batch_alone_is_named() -> None:

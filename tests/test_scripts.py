@@ -556,6 +556,32 @@ def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any) -> Non
     assert [(seen.untaped[step], seen.penalties[step]) for step in (1, 2)] == expected
 
 
+def test_losses_that_keras_divides_by_the_replicas_are_recorded_whole_with_their_lines(tensorflow: Any) -> None:
+    x, y = tf.constant(X), tf.constant(Y[:, None])
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with watched(close_up=((1, 9),), losses_only=True) as observer:
+        with strategy.scope():
+            model, optimizer, loss_fn = column(), keras.optimizers.SGD(0.0), keras.losses.MeanSquaredError()
+            optimizer.build(model.trainable_variables)
+
+        def train() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(loss_fn.call(y, model(x, training=True)))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        tf.function(lambda: strategy.run(train))()
+        validate = tf.function(lambda: strategy.run(lambda: loss_fn(y, model(x, training=False))))
+        parts = [float(each) for each in strategy.experimental_local_results(validate())]
+        total = float(strategy.reduce("SUM", validate(), axis=None))
+    seen = observer.seen(0)
+    assert seen is not None and seen.untaped[1] == 2 * [(2 * part, 4) for part in parts] and parts[0] > 0
+    assert seen.summed == [total]
+    assert seen.divided.keys() == {"validation"}, "the step takes the losses of the examples, which Keras leaves whole"
+    file, _, text = seen.divided["validation"] or ("", 0, "")
+    assert file.endswith("test_scripts.py") and "loss_fn(y, model(x, training=False))" in text
+
+
 @contextmanager
 def watched(folder: Path | None = None, *, begins: bool = True, **options: Any) -> Iterator[StageObserver]:
     """An observer of what this process trains; in a folder it writes a trace, and gives or takes initial weights."""

@@ -31,7 +31,7 @@ from compare.check.recorded_numbers import (
 )
 from compare.check.sides import Sides
 from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate, updates_otherwise
-from compare.check.used import used_by
+from compare.check.used import DIVIDED, used_by
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode
@@ -316,6 +316,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
         return _of_numbers(pair, [*causes, *(c for c in _own_numbers(pair, model, both) if c.id not in known)], [])
     reporting = pair.exactly.reporting
     evidence: list[Measurement] = []
+    seen: CloseUp | None = None
     ends = model.epochs.ends or (model.traces[1].last,)
     different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
     metrics = other_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
@@ -326,10 +327,11 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
         (seen,) = _seen_losses(session, model)
         if seen is not None:
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
+            used = replace(used, words=used.words | {DIVIDED}) if "validation" in seen.divided else used
             causes = name_reporting(pair.reference, pair.candidate, losses, validation, used, metrics)
             if left := unexplained.difference(*(cause.metrics for cause in causes)):
                 evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
-    return _of_numbers(pair, [*_with_lines(causes, model, 1), *of_reference], evidence)
+    return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *of_reference], evidence)
 
 
 def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measurement]) -> dict[str, Comparison]:
@@ -366,6 +368,8 @@ def _own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -
     at_fault = int(not model.swapped)
     records, traces, ends = (pair.reference, pair.candidate), model.traces, model.epochs.ends
     used = used_by(traces[at_fault], traces[1 - at_fault])
+    if (own := seen[at_fault]) is not None and "validation" in own.divided:
+        used = replace(used, words=used.words | {DIVIDED})
     right, causes = (
         [] if close_up is None else name_own_loss(records[side], losses_by_epoch(close_up, ends), used)
         for side, close_up in ((side, seen[side]) for side in (1 - at_fault, at_fault))
@@ -374,13 +378,14 @@ def _own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -
     known, kept = (never_reset(traces[side], ends, traces[1 - at_fault]) for side in (1 - at_fault, at_fault))
     causes += name_not_reset({name: kept[name] for name in kept.keys() - known.keys()}, records[at_fault], used)
     found = {cause.id: cause for cause in causes if cause.id not in also}
-    return _with_lines(list(found.values()), model, at_fault)
+    return _with_lines(list(found.values()), model, at_fault, own)
 
 
-def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int) -> list[Finding]:
-    """Causes of reported numbers, with the line of a script that reports them."""
+def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int, seen: CloseUp | None = None) -> list[Finding]:
+    """Causes of reported numbers, with the line of a script that reports them, or whose loss Keras divides."""
     trace, ends = model.traces[side], model.epochs.ends or (model.traces[side].last,)
-    lines = (line_of(trace, ends, model.traces[1 - side], each.metrics) for each in causes)
+    divided = seen.divided if seen is not None else {}
+    lines = (divided.get(each.divided) or line_of(trace, ends, model.traces[1 - side], each.metrics) for each in causes)
     return [replace(each, source=Source.of(line, shows=True)) for each, line in zip(causes, lines, strict=True)]
 
 

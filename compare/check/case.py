@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ from compare.check.observation import (
 from compare.check.optimizer_replay import ReplicaGradients, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
-from compare.check.used import ALONE, AVERAGES, RUN, Used
+from compare.check.used import ALONE, AVERAGES, DIVIDED, RUN, Used
 from compare.check.weight_gaps import ROUNDING, Segment, WeightGaps, Weights, by_variable, norms
 from compare.records import EPOCH_END, Place
 from compare.verdict.rounding import Noise
@@ -433,7 +433,14 @@ class Case:
         """What the trainer uses, as far as remedies depend on it."""
         alone = not self.observation.distributed and self.replicas == 1
         averages = bool(self.settings(reference=True)[0][1].get("use_ema"))
-        return Used.of({RUN: True, ALONE: alone, ON_BATCHES: self.observation.on_batch, AVERAGES: averages})
+        words = {RUN: True, ALONE: alone, ON_BATCHES: self.observation.on_batch, AVERAGES: averages}
+        return Used.of({**words, DIVIDED: "validation" in self.divided})
+
+    @property
+    def divided(self) -> Mapping[str, Any]:
+        """The line of the first loss that Keras divides by the number of replicas, in training and in validation."""
+        inside = self.observation.inside
+        return inside.steps.divided if inside is not None else {}
 
     @staticmethod
     def clipping(observation: Observation) -> dict[str, float | None]:

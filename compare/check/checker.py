@@ -40,7 +40,7 @@ from compare.records import EPOCH_END, Record
 from compare.trainer import Trainer
 from compare.verdict import rounding
 from compare.verdict.exact import compare_records, largest_gap, paired_names, paired_steps, within_rounding
-from compare.verdict.model import Comparison, Difference, Finding, NotApplicable, Training
+from compare.verdict.model import Comparison, Difference, Finding, NotApplicable, Source, Training
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
 from compare.verdict.rounding import FACTOR
 
@@ -192,6 +192,8 @@ class Checker:
         for each in report.findings:
             side = self.reference if each.side == self.reference.name else candidate
             line = side.reported_at if each.kind == REPORTING else None
+            if side.inside is not None and each.divided:
+                line = Source.of(side.inside.steps.divided[each.divided], shows=True) or line
             if each.kind == TRAINING and side.inside is not None and each.id in CATALOGUE:
                 line = CATALOGUE[each.id].line_in(side.inside.steps, step, (first and first.stage) or "")
             findings.append(replace(each, source=line))

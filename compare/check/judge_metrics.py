@@ -48,7 +48,8 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
                     judgement.unexplained.discard(key)
                     continue
             known = recognisers("formula", metric)
-            searches = (find_explanations(formula, known, metric.residual, THRESHOLD) for formula in formulas)
+            most = 3 if metric.divided else 2  # not reduced, not weighted by size, and without the layers' losses
+            searches = (find_explanations(formula, known, metric.residual, THRESHOLD, most) for formula in formulas)
             search = min(searches, key=lambda each: min((len(found.ids) for found in each.explanations), default=99))
             explanations[key] = search.explanations
             if search.explanations:

@@ -144,6 +144,11 @@ class ReportedMetric:
         return self.name == "loss" or self.of_output
 
     @property
+    def divided(self) -> str:
+        """The part, if Keras was seen to divide its loss by the number of replicas; else empty."""
+        return self.part if self.is_loss and self.part in self.table.case.divided else ""
+
+    @property
     def of_output(self) -> bool:
         """Whether this is the loss of one of several outputs, which Keras reports in addition to their sum."""
         return self.name in self.table.replay.output_losses
@@ -239,7 +244,7 @@ class ReportedMetric:
             if epoch is None:
                 return self._measure(cells, formula)[self.name]
             # All metrics of the same cells are computed at once.
-            key = replace(formula, per="", scale=1.0, regularization=True), self.part, epoch
+            key = replace(formula, per="", scale=1.0, regularization=1.0), self.part, epoch
             if key not in self.table.measured:
                 self.table.measured[key] = self._measure(cells, formula)
             return self.table.measured[key][self.name]

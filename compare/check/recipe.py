@@ -215,7 +215,7 @@ class MetricFormula:
         batches: the number of batches that count, from the first; None for all.
         chosen: the number of batches that count, whichever they are; 0 for all.
         last: whether only the last batch of the epoch counts.
-        regularization: whether the layers' losses are part of the loss.
+        regularization: the weight of the layers' losses; 1 is correct.
         without: the index of a layer's loss that is not part of it; None if all are.
         training: whether validation calls the model with ``training=True``.
         after: in training, whether a step's numbers are computed after its update, by calling the model once more: with
@@ -233,7 +233,7 @@ class MetricFormula:
     batches: int | None = None
     chosen: int = 0
     last: bool = False
-    regularization: bool = True
+    regularization: float = 1.0
     without: int | None = None
     training: bool = False
     after: str = ""

@@ -21,8 +21,9 @@ from compare.verdict.model import Finding
 from compare.watch.seen import CloseUp
 
 NOT_RESET, AVERAGED, LAST = "metrics-not-reset", "loss-averaged-over-batches", "last-batch-only"
+SHARE = "loss-not-reduced"
 OTHER_METRIC = "metric-differs"
-KNOWN = ("loss-without-regularization", "validation-loss-without-regularization", AVERAGED, LAST, NOT_RESET)
+KNOWN = (SHARE, "loss-without-regularization", "validation-loss-without-regularization", AVERAGED, LAST, NOT_RESET)
 """The mistakes that can be predicted from the losses of batches, in the order in which they are told."""
 
 Named = tuple[str, Measurement]
@@ -38,12 +39,18 @@ class Losses:
         examples: the number of examples of each.
         penalties: what each contains of the model's own losses; empty if nothing.
         after: the loss of the same examples after the update; empty if it was not computed in every step.
+        parts: how many of these make a batch: one for each replica, or one.
+        shares: into how many shares, which are not summed, each is divided over the replicas; 1 if it is not.
+        divided: whether Keras divides it.
     """
 
     values: Sequence[float]
     examples: Sequence[int]
     penalties: Sequence[float] = ()
     after: Sequence[float] = ()
+    parts: int = 1
+    shares: int = 1
+    divided: bool = False
 
     @property
     def mean(self) -> float:
@@ -73,8 +80,18 @@ class ReportedLoss:
     right: Sequence[float]
     reported: Sequence[float]
     is_loss: bool = True
-    replicas: int = 1
-    penalties: int = 0
+
+    @property
+    def replicas(self) -> int:
+        return min(each.shares for each in self.epochs)
+
+    @property
+    def penalties(self) -> bool:
+        return any(any(each.penalties) for each in self.epochs)
+
+    @property
+    def divided(self) -> str:
+        return self.part if all(each.divided for each in self.epochs) else ""
 
     @property
     def part(self) -> str:
@@ -82,13 +99,13 @@ class ReportedLoss:
 
     def predict(self, formula: MetricFormula) -> list[float] | None:
         """What is reported of each epoch by a formula; None if the losses of batches do not say."""
-        known = {name: getattr(formula, name) for name in ("per", "carry", "last", "regularization")}
-        if formula != MetricFormula(**known) or formula.carry not in ("nothing", "own"):
+        known = {name: getattr(formula, name) for name in ("per", "carry", "scale", "last", "regularization")}
+        if formula != MetricFormula(**known) or formula.carry not in ("nothing", "own") or formula.scale > 1:
             return None
         found: list[float] = []
         kept: list[list[tuple[float, int]]] = []
         for each in self.epochs:
-            own = each.penalties if each.penalties and not formula.regularization else [0.0] * len(each.values)
+            own = np.multiply(each.penalties or 0.0, 1 - formula.regularization)
             parts = zip(np.subtract(each.values, own).tolist(), each.examples, strict=True)
             now = [[part] for part in parts][-1 if formula.last else 0 :]
             kept = [*(kept if formula.carry == "own" else []), *now]
@@ -116,9 +133,13 @@ class ReportedLoss:
         expected = {"metric": self.key, "right": self.right[at], "examples": float(sum(batches.examples)), **names}
         of = {**expected, "epoch": at + 1, "value": self.reported[at]}
         penalty = batches.penalties[-1] if batches.penalties else 0.0
-        more = {"batches": len(batches.values), "last": float(batches.examples[-1]), "penalty": penalty}
+        examples = float(sum(batches.examples[-batches.parts :]))
+        more = {"batches": len(batches.values) // batches.parts, "last": examples, "penalty": penalty}
         last = {**expected, "epoch": len(self.reported), "value": self.reported[-1]}
-        quantities = {LAST: of, NOT_RESET: last}
+        share = {**of, "replicas": self.replicas, **({"divided": self.divided} if self.divided else {})}
+        if search.explanations[0].recipe.regularization > 1:
+            share["alone"] = True
+        quantities = {LAST: of, NOT_RESET: last, SHARE: share}
         ids = sorted(search.explanations[0].ids, key=KNOWN.index)
         return [(id, Measurement.of(f"reported-{id}", **quantities.get(id, {**of, **more}))) for id in ids]
 
@@ -130,8 +151,23 @@ def validation_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]
         if end in seen.penalties:
             batches, penalty = seen.untaped.get(end, ()), seen.penalties[end]
             values, examples = [value + penalty for value, _ in batches], [count for _, count in batches]
-            found[epoch] = Losses(values, examples, [penalty] * max(len(values), 1))
+            losses = Losses(values, examples, [penalty] * max(len(values), 1))
+            if "validation" in seen.divided and values:
+                replicas = _replicas(seen)
+                sums = [float(np.mean(values[:replicas])) + penalty * times for times in (-1, 0, replicas - 1)]
+                losses = replace(losses, parts=replicas, shares=_shares(seen, sums), divided=True)
+            found[epoch] = losses
     return found
+
+
+def _replicas(seen: CloseUp) -> int:
+    """On how many replicas losses are computed."""
+    return max((event.replica for event in seen.of(min(seen.steps, default=0), "loss")), default=0) + 1
+
+
+def _shares(seen: CloseUp, sums: Sequence[float]) -> int:
+    """Into how many shares losses are divided, of which the first has such a sum; 1 if the shares are summed."""
+    return 1 if any(same(each, total) for each in seen.summed for total in sums) else _replicas(seen)
 
 
 def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
@@ -146,7 +182,12 @@ def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
             again = [value for value in after if value is not None]
             penalties = [penalty_of(seen, step) for step in steps]
             losses[epoch] = Losses(
-                known, examples, penalties if any(penalties) else (), again if len(again) == len(after) else ()
+                known,
+                examples,
+                penalties if any(penalties) else (),
+                again if len(again) == len(after) else (),
+                shares=_shares(seen, known[:1]),
+                divided="train" in seen.divided,
             )
         begin = end
     return losses

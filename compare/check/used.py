@@ -14,6 +14,8 @@ ALONE = "alone"
 """One replica, and no use of the strategy."""
 AVERAGES = "averages"
 """An optimizer that keeps moving averages of the weights."""
+DIVIDED = "divided"
+"""A loss of validation that Keras divides by the number of replicas."""
 SETS_RATE = "sets-rate"
 """A callback of fit that sets the learning rate."""
 
@@ -23,7 +25,8 @@ class Used:
     """What the code at fault uses.
 
     Attributes:
-        words: those of ``RUN``, ``SCRIPT``, ``ALONE``, ``ON_BATCHES``, ``AVERAGES`` and ``SETS_RATE`` that hold.
+        words: those of ``RUN``, ``SCRIPT``, ``ALONE``, ``ON_BATCHES``, ``AVERAGES``, ``DIVIDED`` and ``SETS_RATE`` that
+            hold.
         optimizer: the class of the other side's optimizer, as code names it.
     """
 

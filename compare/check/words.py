@@ -50,7 +50,8 @@ class _Sentences(string.Formatter):
 
 SENTENCES = _Sentences()
 OPTIONAL = (
-    "alone", "epsilon", "examples", "labels", "last", "output", "predictions", "replicas", "state", "training", "when",
+    "alone", "divided", "epsilon", "examples", "labels", "last", "output", "predictions", "replicas", "state",
+    "training", "when",
 )  # fmt: skip
 
 
@@ -352,6 +353,13 @@ def _shape(shape: Sequence[int | None]) -> str:
     return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
 
 
+def _reported_share(*, replicas: int, alone: bool = False, divided: str = "", **q: Any) -> str:
+    what = f"as in every epoch, it has 1/{replicas} of each replica's loss"
+    what += " of the examples, and all of the layers' losses" if alone else ""
+    return _reported(f"{what}: {_DIVIDES}" if divided else what)(**q)
+
+
+_DIVIDES = "Keras's loss object divides by the number of replicas inside strategy.run"
 _LACKS = "it lacks the model's own losses, {penalty:.6g}"
 _SO_FAR = "{metric} in epoch {epoch} is {value:.6g}, the mean over all epochs so far"
 
@@ -500,7 +508,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "mean-of-batch-values": "{metric} is the mean of its values of each batch: a short batch counts as much as a full "
     "one",
     "last-batch": "{metric} is that of the epoch's last batch alone{replicas:?, the mean over its {replicas} replicas}",
-    "loss-by-replicas": "{metric} is 1/{replicas} of the loss, on {replicas} replicas",
+    "loss-by-replicas": "{metric} is 1/{replicas} of the {alone:?examples' }loss, on {replicas} replicas"
+    f"{{alone:?, and has all of the layers' losses}}{{divided:?: {_DIVIDES}}}",
     "loss-times-replicas": "{metric} is {replicas} times the loss, on {replicas} replicas",
     "without-layer-losses": "{metric} does not include the layers' losses",
     "without-layer-loss": "{metric} leaves out loss {number} of the layers' {of}",
@@ -690,6 +699,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "values, and after the first of {first:,.0f}: those of all epochs so far",
     "mixed-means": "{metrics:and} in each epoch {metrics:is|are} the mean over training and validation: the metric's "
     "state is not reset between them",
+    "reported-loss-not-reduced": _reported_share,
     "reported-loss-without-regularization": _reported(_LACKS),
     "reported-validation-loss-without-regularization": _reported(_LACKS),
     "reported-loss-averaged-over-batches": _reported(

@@ -21,6 +21,7 @@ if HAS_APPLY:
         from keras.src.backend import compute_output_spec
         from keras.src.backend.common.keras_tensor import any_symbolic_tensors
         from keras.src.backend.tensorflow.core import Variable as KerasVariable
+        from keras.src.losses import loss as _loss
         from keras.src.losses.losses import LossFunctionWrapper
         from keras.src.optimizers.base_optimizer import BaseOptimizer
     except ImportError as error:
@@ -32,6 +33,8 @@ if HAS_APPLY:
     """The method in which Keras makes variables of its own."""
     RandomGenerator: Any = None
     """What draws the random numbers of Keras 2's layers."""
+    DIVIDES = [(_loss, name) for name in ("scale_loss_for_distribution",) if hasattr(_loss, name)]
+    """The function by which Keras divides a loss by the number of replicas, with its module."""
 else:
     keras = tf.keras
     try:
@@ -47,6 +50,7 @@ else:
         for owner in classes_with(base, "apply_gradients")
     ]
     MAKES_VARIABLES = keras.layers.Layer, "add_weight"
+    DIVIDES = []
 
     def any_symbolic_tensors(args: Any = None, kwargs: Any = None) -> bool:
         """Whether there is a symbolic input, from which a functional model is made."""

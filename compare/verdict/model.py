@@ -196,6 +196,12 @@ class Finding:
         parts = [self.measurements, *self.measurements.get("parts", ())]
         return [name for part in parts for name in (*part.get("metrics", ()), *filter(None, [part.get("metric")]))]
 
+    @property
+    def divided(self) -> str:
+        """Where Keras was seen to divide the loss that it concerns, "train" or "validation"; else empty."""
+        parts = [self.measurements, *self.measurements.get("parts", ())]
+        return next((part["divided"] for part in parts if part.get("divided")), "")
+
 
 @dataclass(frozen=True)
 class NotApplicable:

@@ -51,7 +51,10 @@ class CloseUp:
         steps: the events of each step, by its number over the whole training, from 1.
         after: the weights after a step, of the first replica.
         untaped: the losses that were computed without a gradient while a number of steps had been made, such as those
-            of validation: the mean of each batch, and its number of examples.
+            of validation: the mean of each batch, or of a replica's part of it, and its number of examples.
+        summed: the numbers that were summed over replicas.
+        divided: where the script calls a loss that Keras divides by the number of replicas: "train", under a tape, or
+            "validation"; each with the first such line, if it is known.
         penalties: the weights' regularization after a step.
         again: the steps after which the model was called once more with the examples of the step.
         applied: when each step's gradients were applied, counted over all trainings of the script.
@@ -63,6 +66,8 @@ class CloseUp:
     after: dict[int, list[np.ndarray]] = field(default_factory=dict)
     names: Sequence[str] = ()
     untaped: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
+    summed: list[float] = field(default_factory=list)
+    divided: Mapping[str, tuple[str, int, str] | None] = field(default_factory=dict)
     penalties: dict[int, float] = field(default_factory=dict)
     again: set[int] = field(default_factory=set)
     applied: dict[int, int] = field(default_factory=dict)

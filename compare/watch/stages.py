@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import container, described, distributed
-from compare.engine.insides_keras import LossFunctionWrapper, Variable, any_symbolic_tensors, is_keras, keras
+from compare.engine.insides_keras import DIVIDES, LossFunctionWrapper, Variable, any_symbolic_tensors, is_keras, keras
 from compare.engine.insides_tensorflow import Function, in_xla
 from compare.engine.keras_generation import HAS_APPLY, learning_rate
 from compare.patching import patch
@@ -86,6 +86,7 @@ class StageObserver(Observer):
         self._seen: defaultdict[int, CloseUp] = defaultdict(lambda: CloseUp({}))
         self._without_xla = False
         self._data_sets = DataSets(self, self._here)
+        self._divided: dict[str, tuple[str, int, str] | None] = {}
         patch(Function, "__init__", self._make_function)
         patch(keras.layers.Layer, "__call__", self._call_layer)
         for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
@@ -101,6 +102,10 @@ class StageObserver(Observer):
             patch(tf.nn, name, partial(self._call_loss_function, name))
         for name in CLIPS:
             patch(tf, name, self._clip)
+        for module, name in DIVIDES:
+            patch(module, name, self._divide)
+        if settings.losses_only:
+            patch(tf.distribute.Strategy, "reduce", self._reduce)
 
     # What is seen while a step is computed, or its graph is traced.
 
@@ -169,17 +174,37 @@ class StageObserver(Observer):
         self, masked: bool, original: Any, loss: Any, y_true: Any, y_pred: Any, *weight: Any, **options: Any
     ) -> Any:
         """Records a loss and what it is given; calling it, Keras leaves out what the predictions' mask does."""
-        if not self._watches_loss(y_pred):
-            return original(loss, y_true, y_pred, *weight, **options)
-        with self._here.set(in_loss=True):
+        watched = self._watches_loss(y_pred)
+        with self._here.set(in_loss=watched or self._here.in_loss, divided=1):
             value = original(loss, y_true, y_pred, *weight, **options)
+            divided = self._here.divided
+        by_keras = str(sys._getframe(2).f_globals.get("__name__")).startswith(
+            "keras"
+        )  # of the frame before patch's own
+        if divided > 1 and not by_keras:
+            self._divided.setdefault("train" if self._taped() else "validation", self.line())
+        if not watched:
+            return value
         weights = weight[0] if weight else options.get("sample_weight")
         function = getattr(loss, "fn", None)
         mask = getattr(y_pred, "_keras_mask", None)
         if masked and mask is not None and self._taped():
             self._record("mask", {}, [mask])
-        self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, value, function)
+        whole = value if self._taped() else value * divided
+        self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, whole, function)
         return value
+
+    def _divide(self, original: Any, value: Any) -> Any:
+        """Notes by what Keras divides the loss that is being computed."""
+        self._here.divided = tf.distribute.get_strategy().num_replicas_in_sync
+        return original(value)
+
+    def _reduce(self, original: Any, strategy: Any, op: Any, value: Any, *args: Any, **options: Any) -> Any:
+        """Records what is summed over replicas, if it is one number."""
+        reduced = original(strategy, op, value, *args, **options)
+        if "SUM" in str(op).upper() and tf.is_tensor(reduced) and reduced.shape == ():
+            self._record("summed", {}, [reduced])
+        return reduced
 
     def _call_loss_function(self, name: str, original: Any, *args: Any, **options: Any) -> Any:
         both = args[:2] if len(args) > 1 else (options.get("labels"), options.get("logits"))
@@ -313,7 +338,7 @@ class StageObserver(Observer):
 
     def _event(self, kind: str, info: dict[str, Any], of_replica: Any, *arrays: Any) -> None:
         number = int(of_replica)
-        if kind in ("untaped", "again"):
+        if kind in ("untaped", "again", "summed"):
             self._between_steps(kind, number, arrays)
             return
         if kind == "drawn":
@@ -415,6 +440,9 @@ class StageObserver(Observer):
                 losses = seen.untaped.setdefault(made, [])
                 losses.append((float(np.mean(values[0], dtype=np.float64)), len(predicted) if predicted.ndim else 0))
                 continue
+            if kind == "summed":
+                seen.summed.append(float(arrays[0]))
+                continue
             if row_hashes(arrays) in [each.rows for each in seen.steps.get(made, ()) if each.kind == "inputs"]:
                 seen.again.add(made)
 
@@ -449,7 +477,7 @@ class StageObserver(Observer):
         if number not in self._seen or not self._seen[number].steps:
             return None
         names = [described(each).name for each in self.trainings[number].variables]
-        return replace(self._seen[number], names=names, without_xla=self._without_xla)
+        return replace(self._seen[number], names=names, without_xla=self._without_xla, divided=dict(self._divided))
 
     def end_early(self) -> NoReturn:
         """Writes everything first: TensorFlow may take longer to end a distributed dataset than the script is given."""

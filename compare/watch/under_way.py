@@ -25,6 +25,7 @@ class Here(threading.local):
         model: the outermost model that is being called under a tape.
         models: those called since the outermost tape began.
         losses: what gradients were taken of since then.
+        divided: by what Keras has divided the loss that is being computed.
         last: the event that was last added to a graph.
         clip: the script's line that has limited gradients since they were taken.
         taken: the gradients taken since, with their variables, by id; without those that were then changed by hand.
@@ -38,6 +39,7 @@ class Here(threading.local):
     models: tuple[Any, ...] = ()
     losses: tuple[Any, ...] = ()
     in_loss = False
+    divided = 1
     last: Any = None
     clip: tuple[str, int, str] | None = None
     applying = False

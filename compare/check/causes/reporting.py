@@ -10,7 +10,7 @@ import numpy as np
 from compare.check.causes.base import REPORTING, Cause, Measurement, Variant
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import CLOSE
-from compare.check.used import ALONE, SCRIPT
+from compare.check.used import ALONE, DIVIDED, SCRIPT
 from compare.records import Record
 from compare.verdict.exact import metric_names
 from compare.watch.reported_logs import names_by_metric
@@ -59,7 +59,16 @@ def _last_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Varian
 
 def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.replicas > 1:
-        yield Variant({"scale": 1 / case.replicas}, _of(case, "loss-by-replicas", replicas=case.replicas))
+        divided = {"divided": case.divided} if case.divided else {}
+        share = _of(case, "loss-by-replicas", replicas=case.replicas, **divided)
+        yield Variant({"scale": 1 / case.replicas}, share)
+        if case.penalties:
+            whole = {"scale": 1 / case.replicas, "regularization": float(case.replicas)}
+            yield Variant(
+                whole,
+                share.but(alone=True),
+                remedy=MEAN_OF_SHARE if case.part == "validation" and not case.divided else "",
+            )
         seen = _of(case, "loss-times-replicas", replicas=case.replicas)
         remedy = "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])  # averages the replicas' means"
         yield Variant({"scale": float(case.replicas)}, seen, remedy=remedy)
@@ -67,7 +76,7 @@ def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Varia
 
 def _no_penalty(case: ReportedMetric, part: str) -> Iterable[Variant]:
     if case.is_loss and case.part == part:
-        yield Variant({"regularization": False}, _of(case, "without-layer-losses"))
+        yield Variant({"regularization": 0.0}, _of(case, "without-layer-losses"))
         for i in range(case.penalties if case.penalties > 1 else 0):
             yield Variant({"without": i}, _of(case, "without-layer-loss", number=i + 1, of=case.penalties))
 
@@ -115,6 +124,15 @@ def said(case: ReportedMetric) -> Iterable[Variant]:
 MEAN_OF_EXAMPLES = (
     "loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])\n"
     "# after every batch: loss_metric is a tf.keras.metrics.Mean, and loss is the mean of the batch"
+)
+MEAN_OF_SHARE = (
+    "mean = loss * strategy.num_replicas_in_sync + tf.add_n(model.losses)  # loss is the share of the examples' loss\n"
+    "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])"
+)
+UNDIVIDED = (
+    "mean = loss_object(y, predictions) * strategy.num_replicas_in_sync + sum(model.losses)\n"
+    "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])\n"
+    "# in the step, before any update: Keras divides what loss_object gives by the replicas; loss_metric is a Mean"
 )
 MEAN_OF_CALLS = (
     "totals += len(x) * np.array(model.train_on_batch(x, y))  # of this batch alone\n"
@@ -253,7 +271,7 @@ CAUSES = (
         wrong="loss = total_loss / num_batches",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# in the step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
-        remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES},
+        remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
         recognised="The reported loss, recomputed from the loop's own weights, matches the mean over batches, not "
         "the mean over examples; the check uses batches of several sizes.",
         met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": total_loss / num_batches, '
@@ -271,7 +289,7 @@ CAUSES = (
         wrong="for x, y in dataset:\n    loss = train_step(x, y)\nprint(epoch, loss)",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# in every step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
-        remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES},
+        remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
         recognised="The reported number, recomputed from the loop's own weights, matches the last batch of each epoch "
         "alone.",
         formula=_last_batch,
@@ -286,6 +304,7 @@ CAUSES = (
         wrong="loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])  # a share of the loss, averaged",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# the replica's mean; loss is only its share",
+        remedies={DIVIDED: UNDIVIDED},
         recognised="The reported loss is the right one, recomputed from the loop's own weights, multiplied or "
         "divided by the number of replicas.",
         met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy", its note on metrics, '
@@ -305,7 +324,7 @@ CAUSES = (
         wrong="loss_metric.update_state(tf.reduce_mean(per_example))  # without the layers' losses",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# loss is what is differentiated, with tf.add_n(model.losses)",
-        remedies={ALONE: f"loss += tf.add_n(model.losses)\n{MEAN_OF_EXAMPLES}"},
+        remedies={ALONE: f"loss += tf.add_n(model.losses)\n{MEAN_OF_EXAMPLES}", DIVIDED: UNDIVIDED},
         recognised="The reported loss, recomputed from the loop's own weights before each step, matches without the "
         "layers' losses, or without one of them.",
         formula=lambda case, _: _no_penalty(case, "train"),
@@ -317,6 +336,7 @@ CAUSES = (
         explanation="fit adds the layers' losses to the validation loss, too.",
         wrong="loss = tf.reduce_mean(per_example)  # in validation",
         remedy="loss = tf.reduce_mean(per_example) + tf.add_n(model.losses)  # in validation as in training",
+        remedies={DIVIDED: UNDIVIDED},
         recognised="The reported val_loss, recomputed from the weights at the end of the epoch, matches without the "
         "layers' losses.",
         met='"Keras test loss_vals have no total_loss", https://github.com/google/automl/issues/633\n'
