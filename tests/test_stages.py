@@ -975,6 +975,37 @@ def micro_batches(*, factor: float = 1.0, gradient: float = 1.0, **deviation: An
     return replace(whole, steps={**whole.steps, STEP: [*before, *gradients]})
 
 
+@pytest.mark.parametrize(("factor", "stage"), [(1.0, None), (2.0, "loss")])
+def test_a_model_that_is_called_again_with_the_same_examples_for_a_term_of_the_loss_has_them_once(
+    factor: float, stage: str | None
+) -> None:
+    usual = linear_step(factor=factor)
+    events = list(usual.steps[STEP])
+    begin = [each.kind for each in events].index("targets")
+    again = [
+        replace(each, arrays=[1.5 * each.arrays[0]]) if each.kind in ("layer", "predictions") else replace(each)
+        for each in events[:begin]  # what is computed may be another thing, as with dropout
+    ]
+    twice = replace(usual, steps={**usual.steps, STEP: [*events[:begin], *again, *events[begin:]]})
+    found = located(twice)
+    assert found.stage == stage and found.of("examples").equal and found.of("predictions").equal
+    assert judge_recorded.parts_of_step(sides(twice)) == [1, 1], "no micro-batches"
+
+
+@pytest.mark.parametrize("off", [0.0, 0.01])
+def test_outputs_in_one_array_are_compared_with_the_same_in_two(off: float) -> None:
+    def giving(close_up: CloseUp, outputs: Any) -> CloseUp:
+        events = [
+            replace(each, arrays=outputs(each.arrays[0])) if each.kind == "predictions" else each
+            for each in close_up.steps[STEP]
+        ]
+        return replace(close_up, steps={**close_up.steps, STEP: events})
+
+    one = giving(linear_step(), lambda mean: [np.hstack([mean, 1 - mean])])
+    two = giving(linear_step(factor=2.0), lambda mean: [mean, 1 - mean + off])
+    assert locate(one, two, [], STEP, NAMES).stage == ("predictions" if off else "loss")
+
+
 def test_a_step_of_several_micro_batches_is_compared_with_all_of_them() -> None:
     def stages(other: CloseUp) -> list[str]:
         return [each.stage for each in located(other).stages if each.differs and each.stage != "update"]

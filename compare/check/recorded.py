@@ -38,6 +38,7 @@ from compare.check.stages import (
     multiple_of,
     parallel,
     relative_gap,
+    with_new_examples,
 )
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.epoch_ends import EpochEnds
@@ -255,8 +256,8 @@ def drawn_more_often(right: CloseUp, other: CloseUp, step: int) -> list[Measurem
 
 
 def parts_of_step(sides: Sides) -> list[int]:
-    """In how many calls of the model each side computes the step, the one that is held to be right first."""
-    both = (model_events(each, sides.step, "inputs") for each in (sides.right, sides.other))
+    """In how many parts each side computes the step, the one that is held to be right first."""
+    both = (with_new_examples(model_events(each, sides.step, "inputs")) for each in (sides.right, sides.other))
     return [len(events) // sides.replicas for events in both]
 
 

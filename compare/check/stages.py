@@ -7,6 +7,7 @@ that is where the mistake is, whether or not a cause can be named. No TensorFlow
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -226,9 +227,17 @@ def model_events(close_up: CloseUp, step: int, kind: str) -> list[Event]:
     return [event for event in events if event.info.get("model", name) == name]
 
 
+def with_new_examples(calls: Sequence[Event]) -> list[Event]:
+    """The calls of a model that bring examples; another with the same ones may be for a derivative."""
+    first = dict[tuple[int, tuple[int, ...] | int], Event]()
+    for number, event in enumerate(calls):
+        first.setdefault((event.replica, tuple(event.rows) or number), event)
+    return list(first.values())
+
+
 def example_rows(close_up: CloseUp, step: int) -> list[int]:
     """The hashes of the examples of a step, in order."""
-    return [row for event in model_events(close_up, step, "inputs") for row in event.rows]
+    return [row for event in with_new_examples(model_events(close_up, step, "inputs")) for row in event.rows]
 
 
 def _examples(at: _Step, elsewhere: Collection[int]) -> StageValues:
@@ -365,6 +374,8 @@ def _range(values: np.ndarray) -> str:
 
 def _predictions(at: _Step) -> StageValues:
     first, second, twins = at.of(_outputs)
+    if [*map(len, first.values())] != [*map(len, second.values())]:
+        first, second, twins = at.of(partial(_outputs, once=True))
     if not first or not second or not _same_inputs(at):
         return StageValues(PREDICTIONS, None)
     pairs = list(zip(first, second, strict=False))  # of the models that the step calls, in order
@@ -397,8 +408,9 @@ def _outputs_of(
         candidate = [replace(candidate[0], arrays=[np.asarray(array)[order] for array in arrays])]
     elif moved:
         return StageValues(PREDICTIONS, None)
-    a, b = _joined(reference), _joined(candidate)
-    gap, noise = _compared(a, b, [_joined(twin) for twin in twins if twin])
+    joined = _joined if _sizes(reference) == _sizes(candidate) else _by_example
+    a, b = joined(reference), joined(candidate)
+    gap, noise = _compared(a, b, [joined(twin) for twin in twins if twin])
     if gap > noise and _loss(at).equal:  # logits on one side, and on the other what a softmax makes of them
         for squash, (logits, other) in product(SQUASHING.values(), ((candidate, a), (reference, b))):
             squashed = [squash(each.astype(np.float64)).ravel() for each in _numbers(logits)]
@@ -407,11 +419,20 @@ def _outputs_of(
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
 
 
-def _outputs(close_up: CloseUp, step: int) -> dict[str, list[Event]]:
-    """The predictions of each model that a step calls, in the order of the calls: of all micro-batches and replicas."""
+def _outputs(close_up: CloseUp, step: int, *, once: bool = False) -> dict[str, list[Event]]:
+    """The predictions of each model that a step calls, in the order of the calls: of all micro-batches and replicas.
+
+    If asked for, ``once`` for the same examples.
+    """
     events = [event for event in close_up.of(step, "predictions") if _joined([event]).size]
-    models = dict.fromkeys(event.info.get("model", "") for event in (close_up.of(step, "inputs") or events))
-    outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in models}
+    calls = defaultdict[str, list[Event]](list)
+    for event in close_up.of(step, "inputs") or events:
+        calls[event.info.get("model", "")].append(event)
+    outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in calls}
+    for name, own in calls.items():
+        if once and len(own) == len(outputs[name]):
+            kept = set(map(id, with_new_examples(own)))
+            outputs[name] = [event for event, call in zip(outputs[name], own, strict=True) if id(call) in kept]
     return {name: output for name, output in outputs.items() if output}
 
 
@@ -429,6 +450,14 @@ def _in_order_of(reference: Event, candidate: Event) -> Event:
 def _sizes(events: Sequence[Event]) -> list[tuple[int, ...]]:
     """The shapes of the outputs of one example."""
     return [np.shape(array)[1:] for array in events[0].arrays]
+
+
+def _by_example(events: Sequence[Event]) -> np.ndarray:
+    """All outputs of an example beside each other: one side may give in one array what the other gives in several."""
+    arrays = [_numbers([event]) for event in events]
+    if any(len({np.shape(array)[:1] for array in each} | {()}) != 2 for each in arrays):
+        return _joined(events)
+    return np.concatenate([np.hstack([array.reshape(len(array), -1) for array in each]).ravel() for each in arrays])
 
 
 def _first_layer(at: _Step) -> str:
