@@ -966,6 +966,10 @@ def test_sample_weights_left_out() -> None:
     other = with_loss(OFF, float(np.mean(errors)) + PENALTY)
     assert accused(right, other) == [("loss", "sample-weights-dropped")]
     assert accused(plain, other) == [], "fit has no weights either"
+    parts = changed(other, "inputs", halves)
+    assert accused(right, parts) == [], "the gradient of each part may be weighed"
+    foreseen = replace(sides(parts), close_ups=(parts, parts), foreseen=True)
+    assert not CATALOGUE["sample-weights-dropped"].recorded["loss"](foreseen, Located(STEP, "loss"))
 
 
 def test_labels_broadcast_against_predictions() -> None:
@@ -1414,12 +1418,14 @@ def test_a_factor_of_the_examples_losses_alone_is_theirs() -> None:
     assert has(first, kind="script-no-penalty") and has(second, kind="script-loss-summed", examples=8, alone=True)
 
 
+def halves(event: Event) -> list[Event]:
+    """The examples of a step in two calls of the model."""
+    both = zip((0, 4), np.split(event.arrays[0], 2), strict=True)
+    return [replace(event, arrays=[half], rows=event.rows[i : i + 4]) for i, half in both]
+
+
 @pytest.mark.parametrize(("factor", "named"), [(2, True), (4, False)])
 def test_gradients_of_micro_batches_that_are_added_up(factor: int, named: bool) -> None:
-    def halves(event: Event) -> list[Event]:
-        return [replace(event, arrays=[half], rows=event.rows[i : i + 4]) for i, half in
-                zip((0, 4), np.split(event.arrays[0], 2), strict=True)]  # fmt: skip
-
     micro = changed(RIGHT, "inputs", halves)
     summed = with_gradients(micro, *(factor * each for each in gradients(RIGHT)))
     assert accused(RIGHT, summed) == accused(summed, RIGHT) == [("gradients", "loss-scaled")]

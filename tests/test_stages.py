@@ -763,23 +763,24 @@ def test_random_numbers_that_both_draw_but_only_one_in_a_graph_are_said(
 @pytest.mark.parametrize(
     ("way", "numbers", "place", "said"),
     [
-        ("graph", 7, "inputs", True),
-        ("eager", 1, "inputs", False),  # other ways, but the same numbers
-        ("graph", 7, "gradients", False),  # after the loss, which differs
+        ("graph", [7], "inputs", True),
+        ("eager", [1], "inputs", False),  # other ways, but the same numbers
+        ("eager", [1, 7], "inputs", False),  # the same, and then more
+        ("graph", [7], "gradients", False),  # after the loss, which differs
     ],
 )
 def test_random_numbers_that_were_seen_are_said_only_if_they_differ_before_the_stage_does(
-    way: str, numbers: int, place: str, said: bool
+    way: str, numbers: Sequence[int], place: str, said: bool
 ) -> None:
-    def drawing(close_up: CloseUp, row: int) -> CloseUp:
+    def drawing(close_up: CloseUp, rows: Sequence[int]) -> CloseUp:
         events = list(close_up.steps[STEP])
         at = next(i for i, each in enumerate(events) if each.kind == place)
-        events.insert(at, Event("drawn", 0, {"name": NORMAL}, [], [row]))
+        events.insert(at, Event("drawn", 0, {"name": NORMAL}, [], rows))
         return replace(close_up, steps={**close_up.steps, STEP: events})
 
     both = sides(drawing(linear_step(factor=1.5), numbers))
     traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn={NORMAL: [way]})
-    both = replace(both, traces=traces, close_ups=(drawing(both.right, 1), both.other))
+    both = replace(both, traces=traces, close_ups=(drawing(both.right, [1]), both.other))
     assert kinds(locate(*both.close_ups, [TWIN], STEP, NAMES), both) == ["drawn-otherwise"] * said
 
 

@@ -274,6 +274,13 @@ def _recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]
             return
 
 
+def _recorded_unweighted(sides: Sides, located: Located) -> list[Variant]:
+    """A loss without weights. A step in more parts may weigh the gradient of each."""
+    right, other = parts_of_step(sides)
+    known = right == other and not (sides.foreseen and other > 1)
+    return [Variant({"sample_weights": False}, Measurement.of("script-unweighted"))] if known else []
+
+
 def _factor(case: Case, recipe: Recipe, share: Share) -> float | None:
     """The multiple of the data's loss, weighted by ``share``, in the first step's gradient; None if unknown."""
     feed = case.feed(recipe)
@@ -733,7 +740,7 @@ CAUSES = (
         met='"Too many values to unpack when including sample_weights", '
         "https://github.com/Jannoshh/simple-sam/issues/6",
         gradient=_unweighted,
-        recorded={LOSS: lambda sides, _: [Variant({"sample_weights": False}, Measurement.of("script-unweighted"))]},
+        recorded={LOSS: _recorded_unweighted},
     ),
     Cause(
         id="label-smoothing-missing",
