@@ -390,15 +390,15 @@ def test_equal_batches_leave_nothing_to_name() -> None:
     assert name_reporting(FIT, record("loop", [1.5]), even) == []
 
 
-def step(loss: float, examples: int) -> list[Event]:
+def step(loss: float, examples: int, first: int = 0) -> list[Event]:
     return [
-        Event("inputs", 0, {"model": "m"}, [], tuple(range(examples))),
+        Event("inputs", 0, {"model": "m"}, [], tuple(range(first, first + examples))),
         Event("loss", 0, {"targets": 1, "penalties": 0}, [np.float32(loss)]),
     ]
 
 
 def test_losses_are_read_from_the_steps_of_each_epoch() -> None:
-    seen = CloseUp({1: step(2.0, 64), 2: step(1.0, 8), 3: step(0.5, 64), 4: [*step(0.25, 4), *step(0.25, 4)]})
+    seen = CloseUp({1: step(2.0, 64), 2: step(1.0, 8), 3: step(0.5, 64), 4: [*step(0.25, 4), *step(0.25, 4, first=4)]})
     losses = losses_by_epoch(seen, [2, 4, 6])
     assert losses == {1: Losses([2.0, 1.0], [64, 8]), 2: Losses([0.5, 0.5], [64, 8])}, "the third was not seen whole"
 
