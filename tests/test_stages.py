@@ -207,6 +207,21 @@ def fit_with_callback(rate: float) -> tuple[Located, Sides]:
     return found, replace(plain, traces=(fit, loop), close_ups=(right, other))
 
 
+@pytest.mark.parametrize(
+    ("lr", "rate", "cause"),
+    [(0.05, 0.1, "optimizer-differs"), (None, 0.1, "callbacks-missing"), (0.05, 0.2, "callbacks-missing")],
+)
+def test_a_rate_that_keras_3_does_not_know_by_this_name_is_told_so(lr: float | None, rate: float, cause: str) -> None:
+    found, both = fit_with_callback(rate=0.05)
+    fit, loop = both.traces
+    loop = replace(loop, optimizers=[{**ADAM, "config": {**ADAM["config"], "learning_rate": rate}, "lr": lr}])
+    both = replace(both, traces=(fit, loop), close_ups=(linear_step(rate=0.05), linear_step(rate=0.1)))
+    (named,) = name_causes(found, both)
+    assert named.id == cause
+    if lr is not None and cause == "optimizer-differs":
+        assert "learning_rate = rate" in named.remedy and "sets optimizer.lr to 0.05" in named.evidence
+
+
 def test_callbacks_are_accused_only_if_they_changed_fits_rate() -> None:
     found, changed = fit_with_callback(rate=0.05)
     assert [each.id for each in name_causes(found, changed)] == ["callbacks-missing"]

@@ -166,6 +166,27 @@ def in_parts(graph: bool = True) -> None:
         step(tf.constant(x), tf.constant(y))
 
 
+def test_a_rate_that_a_script_sets_as_lr_is_recorded_unless_its_optimizer_is_its_own(watch: Watch) -> None:
+    class Own(keras.optimizers.SGD):
+        lr = None  # which it may use
+
+    def script(kind: Any, lr: Any) -> None:
+        model, optimizer = make(), kind(0.1)
+        for x, y in BATCHES:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            optimizer.lr = lr
+        assert float(optimizer.learning_rate) == np.float32(0.1)
+
+    seen = [
+        only(watch(partial(script, kind, lr))).optimizers[0]["lr"]
+        for kind, lr in ((keras.optimizers.SGD, 0.01), (keras.optimizers.SGD, "low"), (Own, 0.01))
+    ]
+    assert seen == [0.01, None, None]
+    assert only(watch(partial(by_hand, make()))).optimizers[0]["lr"] is None
+
+
 @pytest.mark.parametrize("graph", [True, False])
 def test_a_step_of_two_optimizers_is_over_when_both_have_made_their_part(watch: Watch, graph: bool) -> None:
     ((one, two),) = compared(watch(fit), watch(lambda: in_parts(graph)))

@@ -565,6 +565,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-ended": "{side} ended after epoch {epochs} ({callbacks:and})",
     "script-rate-changed": "{callbacks:and} changed the learning rate of {side} to {learning_rate:exact}; that of "
     "{other} is {other_rate:exact}",
+    "script-lr": "{side} sets optimizer.lr to {lr:exact}, which changes nothing in Keras 3: its learning rate is still "
+    "{learning_rate:exact}, that of {other} is {expected:exact}",
     "script-labels-apart": "{examples} of the {of} examples have another label than in {other}",
     "script-batch-size": "{other} has {expected} examples in a batch, {side} {examples}",
     "script-parts-of-update": "{side} makes an update of {parts} micro-batch{parts:|es} of {examples} examples each, "

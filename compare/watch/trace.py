@@ -119,7 +119,7 @@ class Trace:
             training; the first is of the initial weights, step 0, where it was seen.
         trained_by: ``fit``, ``fit with its own train_step``, ``train_on_batch``, or ``loop``.
         optimizers: class and configuration of each optimizer, the line that made it, and whether its class is the
-            script's ``own``, in the order of use.
+            script's ``own``, in the order of use; what a script has set as ``lr``, which Keras 3 ignores.
         layers: name, class and configuration of each layer of the model, in order.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
         calls: calls of ``tf.data`` and the like that explain much, in order.
@@ -348,7 +348,17 @@ class TraceWriter:
         training = next(each for each in self._trainings if each.number == number)
         of_script = {name: getattr(self, name) for name in ("calls", "drawn", "measured", "whole")}
         of_training = {name: getattr(training, name) for name in OF_TRAINING} | {"model": training.name}
+        for described, optimizer in zip(self.content(number)["optimizers"], training.described, strict=False):
+            described["lr"] = None if described["own"] else _without_effect(optimizer)
         replace_file(self.folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
+
+
+def _without_effect(optimizer: Any) -> float | None:
+    """The learning rate that a script has set as ``lr``, by which Keras 3 has no option."""
+    try:
+        return float(vars(optimizer)["lr"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 PACKAGE = sys.modules[__name__.partition(".")[0]]

@@ -374,8 +374,8 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         by_hand = _updated_by_hand(sides, other, right)
         return ("optimizer-differs", by_hand) if by_hand else None
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
-    if seen := _recorded_callbacks(sides, rates, right, other):
-        return "callbacks-missing", Variant({}, seen)
+    if found := _rate_not_followed(sides, rates, right, other):
+        return found
     if right is None or other is None:
         return None
     if right["class"] != other["class"]:
@@ -549,6 +549,17 @@ def made_again(sides: Sides) -> Measurement | None:
     return Measurement.of("script-new-optimizer", optimizer=made[0][0])
 
 
+def _rate_not_followed(
+    sides: Sides, rates: Sequence[float | None], right: Mapping[str, Any] | None, other: Mapping[str, Any] | None
+) -> tuple[str, Variant] | None:
+    """A rate that a callback of fit has changed, or that a script sets by a name which Keras 3 does not know."""
+    seen = _recorded_callbacks(sides, rates, right, other)
+    if other is not None and other.get("lr") is not None and begins_with(rates[1], other) and rates[0] != rates[1]:
+        numbers = {"lr": other["lr"], "learning_rate": rates[1], "expected": rates[0]}
+        return "optimizer-differs", Variant({}, Measurement.of("script-lr", **numbers), remedy=BY_ITS_NAME, called=None)
+    return ("callbacks-missing", Variant({}, seen)) if seen else None
+
+
 def _recorded_callbacks(
     sides: Sides, rates: Sequence[float | None], right: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Measurement | None:
@@ -588,6 +599,7 @@ WITH_MOMENTUM = (
     "variable.assign_add(velocity)"
 )
 AS_SCHEDULED = "optimizer.learning_rate = schedule(optimizer.iterations)  # before each step, as fit's schedule does"
+BY_ITS_NAME = "optimizer.learning_rate = rate  # not optimizer.lr"
 ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
 SIZE = "dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))  # fit then sees where an epoch ends"
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
