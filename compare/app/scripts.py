@@ -346,5 +346,5 @@ def _other_shapes(names: Sequence[str], pair: tuple[Trace, Trace]) -> str:
             )
     return (
         f"the trainings differ: the optimizer gets {len(first)} weights in {names[0]} and {len(second)} in {names[1]}; "
-        "give both the same layers, and their weights to the optimizer"
+        "give both the same layers, and all their weights to the optimizer, in one call for each batch"
     )

@@ -374,8 +374,8 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         by_hand = _updated_by_hand(sides, other, right)
         return ("optimizer-differs", by_hand) if by_hand else None
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
-    if found := _rate_not_followed(sides, rates, right, other):
-        return found
+    if of_rate := _rate_not_followed(sides, rates, right, other):
+        return of_rate
     if right is None or other is None:
         return None
     if right["class"] != other["class"]:
