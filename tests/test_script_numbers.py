@@ -529,6 +529,12 @@ def test_a_training_loss_that_is_the_mean_of_shares_is_named(
     assert [each.divided for each in found] == ["train" if divided else ""] * len(causes)
 
 
+def test_a_training_loss_whose_whole_is_not_what_fit_reports_is_no_share() -> None:
+    whole = [replace(event, replica=i) for i in range(2) for event in step(1.5, 4)]  # not divided, and reported so
+    losses = losses_by_epoch(CloseUp({1: whole}), [1])
+    assert losses[1].shares == 2 and name_reporting(record("fit", [2.0]), record("loop", [0.75]), losses) == []
+
+
 def test_a_validation_loss_of_the_last_batch_alone_is_named() -> None:
     last = [batches[-1][0] + SEEN[epoch].penalties[0] for epoch, batches in BATCHES.items()]
     (found,) = name_reporting(of_validation("fit", val_losses()), of_validation("loop", last), {}, SEEN)

@@ -1006,6 +1006,11 @@ def test_a_model_that_is_called_again_with_the_same_examples_for_a_term_of_the_l
     found = located(twice)
     assert found.stage == stage and found.of("examples").equal and found.of("predictions").equal
     assert judge_recorded.parts_of_step(sides(twice)) == [1, 1], "no micro-batches"
+    micro = replace(usual, steps={**usual.steps, STEP: [*events[: begin + 2], *again, *events[begin:]]})
+    assert judge_recorded.parts_of_step(sides(micro)) == [1, 2], "each with a loss of its own"
+    both = sides(replace(usual, steps={**usual.steps, STEP: [*events, *(replace(each, replica=1) for each in events)]}))
+    both = replace(both, traces=(both.traces[0], replace(both.traces[1], replicas=2)))
+    assert judge_recorded.parts_of_step(both) == [1, 1], "one on each of two replicas"
 
 
 @pytest.mark.parametrize("off", [0.0, 0.01])
@@ -1020,6 +1025,8 @@ def test_outputs_in_one_array_are_compared_with_the_same_in_two(off: float) -> N
     one = giving(linear_step(), lambda mean: [np.hstack([mean, 1 - mean])])
     two = giving(linear_step(factor=2.0), lambda mean: [mean, 1 - mean + off])
     assert locate(one, two, [], STEP, NAMES).stage == ("predictions" if off else "loss")
+    with_scalar = giving(linear_step(), lambda mean: [mean, np.float32(off)])
+    assert locate(one, with_scalar, [], STEP, NAMES).of("predictions").differs, "a scalar is of no example"
 
 
 def test_a_step_of_several_micro_batches_is_compared_with_all_of_them() -> None:

@@ -166,6 +166,17 @@ def in_parts(graph: bool = True) -> None:
         step(tf.constant(x), tf.constant(y))
 
 
+def test_what_is_summed_over_replicas_is_seen_however_its_arguments_are_given() -> None:
+    seen: list[float] = []
+    observer: Any = SimpleNamespace(_record=lambda kind, info, arrays: seen.append(float(arrays[0])))
+    total, mean, value = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN, tf.constant(2.0)
+    reduce, strategy = tf.distribute.Strategy.reduce, tf.distribute.get_strategy()
+    StageObserver._reduce(observer, reduce, strategy, total, value, None)
+    StageObserver._reduce(observer, reduce, strategy, mean, value, None)
+    StageObserver._reduce(observer, reduce, strategy, reduce_op=total, value=value, axis=None)
+    assert seen == [2.0, 2.0]
+
+
 def test_a_rate_that_a_script_sets_as_lr_is_recorded_unless_its_optimizer_is_its_own(watch: Watch) -> None:
     class Own(keras.optimizers.SGD):
         lr = None  # which it may use

@@ -193,7 +193,7 @@ class Checker:
             side = self.reference if each.side == self.reference.name else candidate
             line = side.reported_at if each.kind == REPORTING else None
             if side.inside is not None and each.divided:
-                line = Source.of(side.inside.steps.divided[each.divided], shows=True) or line
+                line = Source.of(side.inside.steps.divided.get(each.divided), shows=True) or line
             if each.kind == TRAINING and side.inside is not None and each.id in CATALOGUE:
                 line = CATALOGUE[each.id].line_in(side.inside.steps, step, (first and first.stage) or "")
             findings.append(replace(each, source=line))

@@ -29,6 +29,7 @@ from compare.check.recipe import (
 )
 from compare.check.sides import Sides
 from compare.check.stages import (
+    calls_with_examples,
     changes_of,
     common_multiple,
     example_rows,
@@ -38,7 +39,6 @@ from compare.check.stages import (
     multiple_of,
     parallel,
     relative_gap,
-    with_new_examples,
 )
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.epoch_ends import EpochEnds
@@ -257,8 +257,9 @@ def drawn_more_often(right: CloseUp, other: CloseUp, step: int) -> list[Measurem
 
 def parts_of_step(sides: Sides) -> list[int]:
     """In how many parts each side computes the step, the one that is held to be right first."""
-    both = (with_new_examples(model_events(each, sides.step, "inputs")) for each in (sides.right, sides.other))
-    return [len(events) // sides.replicas for events in both]
+    both = (calls_with_examples(each, sides.step) for each in (sides.right, sides.other))
+    traces = sides.right_trace, sides.other_trace
+    return [len(calls) // trace.replicas for calls, trace in zip(both, traces, strict=True)]
 
 
 def skipped_updates(sides: Sides) -> tuple[int, int]:

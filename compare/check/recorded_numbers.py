@@ -277,6 +277,8 @@ def _of_loss(key: str, reference: Record, candidate: Record, losses: Mapping[int
     if all(map(same, right, values)):
         return []
     if not key.startswith("val_"):
+        if not all(same(each.mean, value) for each, value in zip(seen, right, strict=True)):
+            seen = [replace(each, shares=1) for each in seen]  # a replica's loss may be whole
         return ReportedLoss(key, seen, [each.mean for each in seen], values).mistakes()
     pairs = list(zip(seen, right, strict=True))
     if not all(each.values and all(each.examples) and same(each.mean, value) for each, value in pairs):

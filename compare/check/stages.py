@@ -7,7 +7,7 @@ that is where the mistake is, whether or not a cause can be named. No TensorFlow
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -219,25 +219,32 @@ def _compared(a: Any, b: Any, twins: Sequence[Any]) -> tuple[float, float]:
     return relative_gap(a, b), max(FACTOR * max(gaps, default=0.0), FEW_ROUNDINGS)
 
 
-def model_events(close_up: CloseUp, step: int, kind: str) -> list[Event]:
-    """The events of the model that the step calls first; other models take what it gives."""
+def model_events(close_up: CloseUp, step: int, kind: str, model: str = "") -> list[Event]:
+    """The events of a model; by default of that which the step calls first, and others take what it gives."""
     events = close_up.of(step, kind)
     first = close_up.of(step, "inputs")[:1]
-    name = first[0].info["model"] if first else ""
+    name = model or (first[0].info["model"] if first else "")
     return [event for event in events if event.info.get("model", name) == name]
 
 
-def with_new_examples(calls: Sequence[Event]) -> list[Event]:
-    """The calls of a model that bring examples; another with the same ones may be for a derivative."""
-    first = dict[tuple[int, tuple[int, ...] | int], Event]()
-    for number, event in enumerate(calls):
-        first.setdefault((event.replica, tuple(event.rows) or number), event)
-    return list(first.values())
+def calls_with_examples(close_up: CloseUp, step: int, model: str = "") -> list[Event]:
+    """The calls of a model in a step that bring examples.
+
+    Another one with the same, before a loss has used the first, is for a term of that loss, such as a derivative.
+    """
+    calls, losses = model_events(close_up, step, "inputs", model), Counter[int]()
+    wanted = set(map(id, calls))
+    first = dict[tuple[int, int, tuple[int, ...] | int], int]()
+    for number, event in enumerate(close_up.steps.get(step, ())):
+        losses[event.replica] += event.kind == "loss"
+        if id(event) in wanted:
+            first.setdefault((event.replica, losses[event.replica], tuple(event.rows) or number), id(event))
+    return [event for event in calls if id(event) in first.values()]
 
 
 def example_rows(close_up: CloseUp, step: int) -> list[int]:
     """The hashes of the examples of a step, in order."""
-    return [row for event in with_new_examples(model_events(close_up, step, "inputs")) for row in event.rows]
+    return [row for event in calls_with_examples(close_up, step) for row in event.rows]
 
 
 def _examples(at: _Step, elsewhere: Collection[int]) -> StageValues:
@@ -431,7 +438,7 @@ def _outputs(close_up: CloseUp, step: int, *, once: bool = False) -> dict[str, l
     outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in calls}
     for name, own in calls.items():
         if once and len(own) == len(outputs[name]):
-            kept = set(map(id, with_new_examples(own)))
+            kept = set(map(id, calls_with_examples(close_up, step, name)))
             outputs[name] = [event for event, call in zip(outputs[name], own, strict=True) if id(call) in kept]
     return {name: output for name, output in outputs.items() if output}
 
@@ -455,7 +462,8 @@ def _sizes(events: Sequence[Event]) -> list[tuple[int, ...]]:
 def _by_example(events: Sequence[Event]) -> np.ndarray:
     """All outputs of an example beside each other: one side may give in one array what the other gives in several."""
     arrays = [_numbers([event]) for event in events]
-    if any(len({np.shape(array)[:1] for array in each} | {()}) != 2 for each in arrays):
+    lengths = [{np.shape(array)[:1] for array in each} for each in arrays]
+    if any(len(each) != 1 or () in each for each in lengths):  # a scalar is of no example
         return _joined(events)
     return np.concatenate([np.hstack([array.reshape(len(array), -1) for array in each]).ravel() for each in arrays])
 

@@ -354,9 +354,10 @@ def _shape(shape: Sequence[int | None]) -> str:
 
 
 def _reported_share(*, replicas: int, alone: bool = False, divided: str = "", **q: Any) -> str:
-    what = f"as in every epoch, it has 1/{replicas} of each replica's loss"
-    what += " of the examples, and all of the layers' losses" if alone else ""
-    return _reported(f"{what}: {_DIVIDES}" if divided else what)(**q)
+    what = f"in every epoch it is 1/{replicas} of the mean of the replicas' losses"
+    if alone:
+        what = f"in every epoch it has 1/{replicas} of the examples' loss, and all of the layers' losses"
+    return _reported(f"{what} ({_DIVIDES})" if divided else what)(**q)
 
 
 _DIVIDES = "Keras's loss object divides by the number of replicas inside strategy.run"

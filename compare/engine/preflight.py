@@ -184,10 +184,10 @@ def _empty_replicas(facts: Facts) -> Iterator[Text]:
 
 
 def _warnings(facts: Facts) -> Iterator[Text]:
-    if facts.convolution and facts.without_onednn:
+    if facts.convolution and facts.without_onednn and not facts.jit_compile:
         yield (
             "onednn-off",
-            "TensorFlow leaves oneDNN off on this processor, and convolutions take about twice the time without it",
+            "TensorFlow leaves oneDNN off on this processor, and convolutions may be much slower without it",
             "TF_ENABLE_ONEDNN_OPTS=1 switches it on (set it for your own fit, too: it rounds differently)",
         )
     if facts.replicas > 1:

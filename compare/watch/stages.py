@@ -199,9 +199,10 @@ class StageObserver(Observer):
         self._here.divided = tf.distribute.get_strategy().num_replicas_in_sync
         return original(value)
 
-    def _reduce(self, original: Any, strategy: Any, op: Any, value: Any, *args: Any, **options: Any) -> Any:
+    def _reduce(self, original: Any, strategy: Any, *args: Any, **options: Any) -> Any:
         """Records what is summed over replicas, if it is one number."""
-        reduced = original(strategy, op, value, *args, **options)
+        reduced = original(strategy, *args, **options)
+        op = args[0] if args else options["reduce_op"]
         if "SUM" in str(op).upper() and tf.is_tensor(reduced) and reduced.shape == ():
             self._record("summed", {}, [reduced])
         return reduced
