@@ -14,7 +14,9 @@ from test_thresholds import record as judged_record
 
 from compare.app import scripts_explain
 from compare.app.scripts_session import ModelPair
+from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import other_metrics
+from compare.check.measurement import Measurement
 from compare.check.recorded_numbers import (
     Losses,
     evidence_on_numbers,
@@ -23,7 +25,7 @@ from compare.check.recorded_numbers import (
     name_running,
     validation_by_epoch,
 )
-from compare.check.used import SCRIPT_ALONE
+from compare.check.used import DIVIDED, SCRIPT_ALONE, Used
 from compare.records import step_dtype
 from compare.verdict.exact import compare_records
 from compare.watch.epoch_ends import EpochEnds
@@ -527,6 +529,19 @@ def test_a_training_loss_that_is_the_mean_of_shares_is_named(
     found = name_reporting(record("fit", [1.5]), record("loop", [0.75]), losses)
     assert [each.id for each in found] == causes
     assert [each.divided for each in found] == ["train" if divided else ""] * len(causes)
+
+
+def test_what_keras_divides_in_validation_is_no_matter_of_a_training_loss() -> None:
+    used = Used.of({DIVIDED: True})
+    share = {"metric": "loss", "epoch": 1, "value": 1.0, "right": 2.0, "examples": 8.0, "replicas": 2}
+    remedies = [
+        CATALOGUE["loss-not-reduced"]
+        .found("loop", Measurement.of("reported-loss-not-reduced", **seen), used=used)
+        .remedy
+        for seen in (share, {**share, "metric": "val_loss"})
+    ]
+    assert [DIVIDED in used.of_numbers(names).words for names in (["loss"], ["val_loss"])] == [False, True]
+    assert "num_replicas_in_sync" in remedies[1] and remedies[0] != remedies[1]
 
 
 def test_a_training_loss_whose_whole_is_not_what_fit_reports_is_no_share() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compare.watch.trace import ON_BATCHES, Trace
@@ -37,6 +37,11 @@ class Used:
     def of(cls, words: Mapping[str, bool], optimizer: str = "tf.keras.optimizers.Adam") -> Used:
         """What is used, from whether each word holds."""
         return cls(frozenset(word for word, holds in words.items() if holds), optimizer)
+
+    def of_numbers(self, names: Sequence[str]) -> Used:
+        """What matters to these reported numbers: a loss that Keras divides in validation is none of training."""
+        of_training = not all(name.startswith("val_") for name in names)
+        return replace(self, words=self.words - {DIVIDED}) if of_training else self
 
 
 NOTHING = Used(frozenset())

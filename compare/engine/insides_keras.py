@@ -63,7 +63,12 @@ else:
 
 def is_keras(cls: Any) -> bool:
     """Whether a class or function is Keras's own."""
-    return str(cls.__module__).startswith(("keras.", "tf_keras."))
+    return named_keras(str(cls.__module__))
+
+
+def named_keras(module: str) -> bool:
+    """Whether the name of a module is that of one of Keras's own."""
+    return module.startswith(("keras.", "tf_keras."))
 
 
 def weights_of_layer(layer: Any) -> list[Any]:

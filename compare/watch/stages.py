@@ -21,7 +21,15 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import container, described, distributed
-from compare.engine.insides_keras import DIVIDES, LossFunctionWrapper, Variable, any_symbolic_tensors, is_keras, keras
+from compare.engine.insides_keras import (
+    DIVIDES,
+    LossFunctionWrapper,
+    Variable,
+    any_symbolic_tensors,
+    is_keras,
+    keras,
+    named_keras,
+)
 from compare.engine.insides_tensorflow import Function, in_xla
 from compare.engine.keras_generation import HAS_APPLY, learning_rate
 from compare.patching import patch
@@ -85,7 +93,8 @@ class StageObserver(Observer):
         self._replicas: defaultdict[int, _Replica] = defaultdict(_Replica)
         self._seen: defaultdict[int, CloseUp] = defaultdict(lambda: CloseUp({}))
         self._without_xla = False
-        self._data_sets = DataSets(self, self._here)
+        of_script = writer is not None and not settings.losses_only  # only there lines of data sets are asked for
+        self._data_sets = DataSets(self, self._here) if of_script else None
         self._divided: dict[str, tuple[str, int, str] | None] = {}
         patch(Function, "__init__", self._make_function)
         patch(keras.layers.Layer, "__call__", self._call_layer)
@@ -115,7 +124,7 @@ class StageObserver(Observer):
         original(function, *args, **{**options, "jit_compile": None})
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:
-        if not self._outermost:
+        if self._data_sets is None or not self._outermost:
             return super()._call(original, *args, **options)
         self._data_sets.given = args, options
         try:
@@ -178,11 +187,10 @@ class StageObserver(Observer):
         with self._here.set(in_loss=watched or self._here.in_loss, divided=1):
             value = original(loss, y_true, y_pred, *weight, **options)
             divided = self._here.divided
-        by_keras = str(sys._getframe(2).f_globals.get("__name__")).startswith(
-            "keras"
-        )  # of the frame before patch's own
-        if divided > 1 and not by_keras:
-            self._divided.setdefault("train" if self._taped() else "validation", self.line())
+        part = "train" if self._taped() else "validation"
+        by_keras = named_keras(sys._getframe(2).f_globals["__name__"])  # the caller, before patch's own frame
+        if divided > 1 and part not in self._divided and not by_keras and not tf.distribute.in_cross_replica_context():
+            self._divided[part] = self.line()
         if not watched:
             return value
         weights = weight[0] if weight else options.get("sample_weight")
@@ -364,7 +372,8 @@ class StageObserver(Observer):
             kept = kind == "loss" or (near and not self.settings.losses_only)
             rows = row_hashes(arrays[: info.get("true")]) if kind in WITH_ROWS else ()
             wanted = kind == "inputs" and near and not info["operations"]  # else of a loop in the graph
-            info = {**info, "operations": self._data_sets.operations(arrays)} if wanted else info
+            data_sets = self._data_sets if wanted else None
+            info = {**info, "operations": data_sets.operations(arrays)} if data_sets is not None else info
             kept |= kind == "targets" and self.settings.losses_only and all(is_column(each) for each in arrays[1:2])
             copies = [np.array(array) for array in arrays] if kept else []
             events = [Event(kind, number, info, copies, rows)] if kept or rows else []
@@ -478,7 +487,9 @@ class StageObserver(Observer):
         if number not in self._seen or not self._seen[number].steps:
             return None
         names = [described(each).name for each in self.trainings[number].variables]
-        return replace(self._seen[number], names=names, without_xla=self._without_xla, divided=dict(self._divided))
+        # Of several trainings, which one calls the loss is not known.
+        divided = dict(self._divided) if len(self._seen) == 1 else dict.fromkeys(self._divided)
+        return replace(self._seen[number], names=names, without_xla=self._without_xla, divided=divided)
 
     def end_early(self) -> NoReturn:
         """Writes everything first: TensorFlow may take longer to end a distributed dataset than the script is given."""

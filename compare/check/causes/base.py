@@ -133,7 +133,8 @@ class Cause:
 
     def found(self, side: str, seen: Measurement, *, used: Used = NOTHING, remedy: str = "") -> Finding:
         """The cause of the side with a name, which explains what was seen; with the remedy for what it uses."""
-        return Finding(self.id, self.kind, side, words.said(seen), remedy or self.remedy_for(used), seen.as_json())
+        found = Finding(self.id, self.kind, side, words.said(seen), remedy, seen.as_json())
+        return found if remedy else replace(found, remedy=self.remedy_for(used.of_numbers(found.metrics)))
 
     def contradicted(self, located: Located) -> bool:
         """Whether all stages at which the cause must show agree in the step that differs first."""
