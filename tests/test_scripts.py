@@ -643,12 +643,12 @@ def test_a_loss_of_pairs_is_seen_by_the_shapes_in_its_graph(
     assert of_pairs([tf.zeros([])]) is None, "no graph"
 
 
-def operations_seen(feed: Callable[[Any, Any, Any], Any]) -> list[tuple[str, int, str]]:
+def operations_seen(feed: Callable[[Any, Any, Any], Any], folder: Path) -> list[tuple[str, int, str]]:
     """What was seen to make the data set of the first step; the comment in its line says which it is.
 
     ``feed`` gets a function that makes a step, and data to train and to validate on.
     """
-    with watched(close_up=((1, 1),)) as observer:
+    with watched(folder, close_up=((1, 1),)) as observer:
         model, optimizer = column(), keras.optimizers.SGD(0.1)
 
         @tf.function
@@ -732,9 +732,11 @@ MADE += [("take", 1, "")]
         (of_several, []),
     ],
 )
-def test_the_data_set_that_a_step_takes_its_examples_from_is_known(tensorflow: Any, feed: Any, made: Any) -> None:
+def test_the_data_set_that_a_step_takes_its_examples_from_is_known(
+    tensorflow: Any, tmp_path: Path, feed: Any, made: Any
+) -> None:
     """Its own, not another of equal batches; none where several may be meant, or examples are taken by hand."""
-    assert operations_seen(feed) == made
+    assert operations_seen(feed, tmp_path) == made
 
 
 def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any) -> None:
