@@ -31,7 +31,7 @@ from compare.check.recorded_numbers import (
 )
 from compare.check.sides import Sides
 from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate, updates_otherwise
-from compare.check.used import DIVIDED, used_by
+from compare.check.used import used_by
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode
@@ -327,8 +327,8 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
         (seen,) = _seen_losses(session, model)
         if seen is not None:
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
-            used = replace(used, words=used.words | {DIVIDED}) if "validation" in seen.divided else used
-            causes = name_reporting(pair.reference, pair.candidate, losses, validation, used, metrics)
+            of_losses = losses, validation, used.seeing(seen.divided)
+            causes = name_reporting(pair.reference, pair.candidate, *of_losses, metrics)
             if left := unexplained.difference(*(cause.metrics for cause in causes)):
                 evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
     return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *of_reference], evidence)
@@ -367,9 +367,8 @@ def _own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -
     """The causes of another reported loss than that of the steps that the side at fault was seen to make."""
     at_fault = int(not model.swapped)
     records, traces, ends = (pair.reference, pair.candidate), model.traces, model.epochs.ends
-    used = used_by(traces[at_fault], traces[1 - at_fault])
-    if (own := seen[at_fault]) is not None and "validation" in own.divided:
-        used = replace(used, words=used.words | {DIVIDED})
+    own = seen[at_fault]
+    used = used_by(traces[at_fault], traces[1 - at_fault]).seeing(own.divided if own is not None else ())
     right, causes = (
         [] if close_up is None else name_own_loss(records[side], losses_by_epoch(close_up, ends), used)
         for side, close_up in ((side, seen[side]) for side in (1 - at_fault, at_fault))

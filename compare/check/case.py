@@ -23,7 +23,7 @@ from compare.check.observation import (
 from compare.check.optimizer_replay import ReplicaGradients, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
-from compare.check.used import ALONE, AVERAGES, DIVIDED, RUN, Used
+from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.check.weight_gaps import ROUNDING, Segment, WeightGaps, Weights, by_variable, norms
 from compare.records import EPOCH_END, Place
 from compare.verdict.rounding import Noise
@@ -434,7 +434,7 @@ class Case:
         alone = not self.observation.distributed and self.replicas == 1
         averages = bool(self.settings(reference=True)[0][1].get("use_ema"))
         words = {RUN: True, ALONE: alone, ON_BATCHES: self.observation.on_batch, AVERAGES: averages}
-        return Used.of({**words, DIVIDED: "validation" in self.divided})
+        return Used.of(words).seeing(self.divided)
 
     @property
     def divided(self) -> Mapping[str, Any]:

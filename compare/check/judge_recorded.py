@@ -378,10 +378,9 @@ def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:
     numbers = [_drawn_before(each, sides.step, stage) for each in (sides.other, sides.right)]
     both = [name for name in drawn[1] if name in drawn[0]]
     seen = [name for name in both if all(name in each for each in numbers)]
+    one, another = numbers
     # Where one side has drawn all that the other has, and goes on, the numbers are the same.
-    if apart := [
-        name for name in seen if not (numbers[0][name] <= numbers[1][name] or numbers[0][name] >= numbers[1][name])
-    ]:
+    if apart := [name for name in seen if not (one[name] <= another[name] or one[name] >= another[name])]:
         yield Measurement.of("drawn-otherwise", functions=apart)
     elif other_ways := [name for name in both if name not in seen and set(drawn[0][name]) != set(drawn[1][name])]:
         yield Measurement.of("drawn", functions=other_ways)

@@ -7,7 +7,7 @@ that is where the mistake is, whether or not a cause can be named. No TensorFlow
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -239,7 +239,8 @@ def calls_with_examples(close_up: CloseUp, step: int, model: str = "") -> list[E
         losses[event.replica] += event.kind == "loss"
         if id(event) in wanted:
             first.setdefault((event.replica, losses[event.replica], tuple(event.rows) or number), id(event))
-    return [event for event in calls if id(event) in first.values()]
+    kept = set(first.values())
+    return [event for event in calls if id(event) in kept]
 
 
 def example_rows(close_up: CloseUp, step: int) -> list[int]:
@@ -432,14 +433,13 @@ def _outputs(close_up: CloseUp, step: int, *, once: bool = False) -> dict[str, l
     If asked for, ``once`` for the same examples.
     """
     events = [event for event in close_up.of(step, "predictions") if _joined([event]).size]
-    calls = defaultdict[str, list[Event]](list)
-    for event in close_up.of(step, "inputs") or events:
-        calls[event.info.get("model", "")].append(event)
-    outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in calls}
-    for name, own in calls.items():
-        if once and len(own) == len(outputs[name]):
-            kept = set(map(id, calls_with_examples(close_up, step, name)))
-            outputs[name] = [event for event, call in zip(outputs[name], own, strict=True) if id(call) in kept]
+    models = dict.fromkeys(event.info.get("model", "") for event in (close_up.of(step, "inputs") or events))
+    outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in models}
+    for name in models if once else ():
+        calls, kept = model_events(close_up, step, "inputs", name), calls_with_examples(close_up, step, name)
+        if len(calls) == len(outputs[name]):
+            pairs = zip(outputs[name], calls, strict=True)
+            outputs[name] = [output for output, call in pairs if any(call is each for each in kept)]
     return {name: output for name, output in outputs.items() if output}
 
 

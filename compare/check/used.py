@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,10 @@ class Used:
     def of(cls, words: Mapping[str, bool], optimizer: str = "tf.keras.optimizers.Adam") -> Used:
         """What is used, from whether each word holds."""
         return cls(frozenset(word for word, holds in words.items() if holds), optimizer)
+
+    def seeing(self, divided: Collection[str]) -> Used:
+        """The same, with what was seen of the parts, training and validation, whose loss Keras divides."""
+        return replace(self, words=self.words | {DIVIDED}) if "validation" in divided else self
 
     def of_numbers(self, names: Sequence[str]) -> Used:
         """What matters to these reported numbers: a loss that Keras divides in validation is none of training."""

@@ -332,9 +332,9 @@ def _reported(lacking: str, *, joined: str = ": ") -> Callable[..., str]:
     def text(*, metric: str, epoch: int, value: float, right: float, **q: Any) -> str:
         shown = f"{metric} in epoch {epoch} is {value:.6g}"
         if "other" in q:
-            return f"{shown}, and {right:.6g} in {q['other']}: {lacking.format(it='it is ', **q)}"
+            return f"{shown}, and {right:.6g} in {q['other']}: {SENTENCES.format(lacking, it='it is ', **q)}"
         expected = f"the mean over its {q['examples']:,.0f} examples is {right:.6g}"
-        return f"{shown}{joined}{lacking.format(it='', **q)}; {expected}"
+        return f"{shown}{joined}{SENTENCES.format(lacking, it='', **q)}; {expected}"
 
     return text
 
@@ -353,14 +353,10 @@ def _shape(shape: Sequence[int | None]) -> str:
     return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
 
 
-def _reported_share(*, replicas: int, alone: bool = False, divided: str = "", **q: Any) -> str:
-    what = f"in every epoch it is 1/{replicas} of the mean of the replicas' losses"
-    if alone:
-        what = f"in every epoch it has 1/{replicas} of the examples' loss, and all of the layers' losses"
-    return _reported(f"{what} ({_DIVIDES})" if divided else what)(**q)
-
-
-_DIVIDES = "Keras's loss object divides by the number of replicas inside strategy.run"
+_SHARE = (
+    "1/{replicas} of the {alone:?examples' }loss, on {replicas} replicas{alone:?, and has all of the layers' losses}"
+    "{divided:? (Keras's loss object divides by the number of replicas inside strategy.run)}"
+)
 _LACKS = "it lacks the model's own losses, {penalty:.6g}"
 _SO_FAR = "{metric} in epoch {epoch} is {value:.6g}, the mean over all epochs so far"
 
@@ -509,8 +505,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "mean-of-batch-values": "{metric} is the mean of its values of each batch: a short batch counts as much as a full "
     "one",
     "last-batch": "{metric} is that of the epoch's last batch alone{replicas:?, the mean over its {replicas} replicas}",
-    "loss-by-replicas": "{metric} is 1/{replicas} of the {alone:?examples' }loss, on {replicas} replicas"
-    f"{{alone:?, and has all of the layers' losses}}{{divided:?: {_DIVIDES}}}",
+    "loss-by-replicas": f"{{metric}} is {_SHARE}",
     "loss-times-replicas": "{metric} is {replicas} times the loss, on {replicas} replicas",
     "without-layer-losses": "{metric} does not include the layers' losses",
     "without-layer-loss": "{metric} leaves out loss {number} of the layers' {of}",
@@ -702,7 +697,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "values, and after the first of {first:,.0f}: those of all epochs so far",
     "mixed-means": "{metrics:and} in each epoch {metrics:is|are} the mean over training and validation: the metric's "
     "state is not reset between them",
-    "reported-loss-not-reduced": _reported_share,
+    "reported-loss-not-reduced": _reported(f"in every epoch it is {_SHARE}"),
     "reported-loss-without-regularization": _reported(_LACKS),
     "reported-validation-loss-without-regularization": _reported(_LACKS),
     "reported-loss-averaged-over-batches": _reported(

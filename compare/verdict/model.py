@@ -193,14 +193,18 @@ class Finding:
     @property
     def metrics(self) -> list[str]:
         """The reported numbers that it concerns, as far as they were measured."""
-        parts = [self.measurements, *self.measurements.get("parts", ())]
-        return [name for part in parts for name in (*part.get("metrics", ()), *filter(None, [part.get("metric")]))]
+        return [
+            name for part in self._parts for name in (*part.get("metrics", ()), *filter(None, [part.get("metric")]))
+        ]
 
     @property
     def divided(self) -> str:
         """Where Keras was seen to divide the loss that it concerns, "train" or "validation"; else empty."""
-        parts = [self.measurements, *self.measurements.get("parts", ())]
-        return next((part["divided"] for part in parts if part.get("divided")), "")
+        return next((part["divided"] for part in self._parts if part.get("divided")), "")
+
+    @property
+    def _parts(self) -> list[Mapping[str, Any]]:
+        return [self.measurements, *self.measurements.get("parts", ())]
 
 
 @dataclass(frozen=True)

@@ -187,10 +187,11 @@ class StageObserver(Observer):
         with self._here.set(in_loss=watched or self._here.in_loss, divided=1):
             value = original(loss, y_true, y_pred, *weight, **options)
             divided = self._here.divided
-        part = "train" if self._taped() else "validation"
-        by_keras = named_keras(sys._getframe(2).f_globals["__name__"])  # the caller, before patch's own frame
-        if divided > 1 and part not in self._divided and not by_keras and not tf.distribute.in_cross_replica_context():
-            self._divided[part] = self.line()
+        if divided > 1 and not tf.distribute.in_cross_replica_context():
+            part = "train" if self._taped() else "validation"
+            # The caller, before patch's own frame.
+            if part not in self._divided and not named_keras(sys._getframe(2).f_globals["__name__"]):
+                self._divided[part] = self.line()
         if not watched:
             return value
         weights = weight[0] if weight else options.get("sample_weight")
@@ -198,7 +199,7 @@ class StageObserver(Observer):
         mask = getattr(y_pred, "_keras_mask", None)
         if masked and mask is not None and self._taped():
             self._record("mask", {}, [mask])
-        whole = value if self._taped() else value * divided
+        whole = value if divided == 1 or self._taped() else value * divided
         self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, whole, function)
         return value
 

@@ -553,10 +553,10 @@ def _rate_not_followed(
     sides: Sides, rates: Sequence[float | None], right: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> tuple[str, Variant] | None:
     """A rate that a callback of fit has changed, or that a script sets by a name which Keras 3 does not know."""
-    seen = _recorded_callbacks(sides, rates, right, other)
     if other is not None and other.get("lr") is not None and begins_with(rates[1], other) and rates[0] != rates[1]:
         numbers = {"lr": other["lr"], "learning_rate": rates[1], "expected": rates[0]}
         return "optimizer-differs", Variant({}, Measurement.of("script-lr", **numbers), remedy=BY_ITS_NAME, called=None)
+    seen = _recorded_callbacks(sides, rates, right, other)
     return ("callbacks-missing", Variant({}, seen)) if seen else None
 
 
