@@ -547,7 +547,7 @@ def test_what_keras_divides_in_validation_is_no_matter_of_a_training_loss() -> N
 def test_a_training_loss_whose_whole_is_not_what_fit_reports_is_no_share() -> None:
     whole = [replace(event, replica=i) for i in range(2) for event in step(1.5, 4)]  # not divided, and reported so
     losses = losses_by_epoch(CloseUp({1: whole}), [1])
-    assert losses[1].shares == 2 and name_reporting(record("fit", [2.0]), record("loop", [0.75]), losses) == []
+    assert losses[1].shares == 2 and name_reporting(record("fit", [2.0]), record("loop", [1.5]), losses) == []
 
 
 def test_a_validation_loss_of_the_last_batch_alone_is_named() -> None:

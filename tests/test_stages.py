@@ -1025,8 +1025,9 @@ def test_outputs_in_one_array_are_compared_with_the_same_in_two(off: float) -> N
     one = giving(linear_step(), lambda mean: [np.hstack([mean, 1 - mean])])
     two = giving(linear_step(factor=2.0), lambda mean: [mean, 1 - mean + off])
     assert locate(one, two, [], STEP, NAMES).stage == ("predictions" if off else "loss")
-    with_scalar = giving(linear_step(), lambda mean: [mean, np.float32(off)])
-    assert locate(one, with_scalar, [], STEP, NAMES).of("predictions").differs, "a scalar is of no example"
+    for more in ([], [1]):
+        scalar = giving(linear_step(), lambda mean, more=more: [*[mean] * len(more), np.float32(off)])
+        assert locate(one, scalar, [], STEP, NAMES).of("predictions").differs, "a scalar is of no example"
 
 
 def test_a_step_of_several_micro_batches_is_compared_with_all_of_them() -> None:
