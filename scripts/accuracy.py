@@ -356,11 +356,11 @@ def calibrate(path: Path, todo: list[tuple[str, str, str]], cell: Cell, folder: 
 
 SCRIPTS = {"tutorial": "tutorial.py", "fit": "tutorial_fit.py"}
 WATCHED = """
-import sys, tempfile
+import sys
 from compare.watch.script import run
 from compare.watch.settings import Settings
-with tempfile.TemporaryDirectory() as folder:
-    run(Settings(sys.argv[1], sys.argv[1], folder, folder, max_steps=10**9))
+folder, script = sys.argv[1:]
+run(Settings(script, script, folder, folder, max_steps=10**9))
 """
 
 
@@ -388,7 +388,8 @@ def watching(options: Any) -> Path:
 
 def milliseconds(script: str, epochs: int, watched: bool) -> float:
     """CPU milliseconds per step of the later epochs."""
-    done = measure.run(*(["-c", WATCHED] if watched else []), script, PYTHONPATH=str(ROOT))
+    with tempfile.TemporaryDirectory() as folder:
+        done = measure.run(*(["-c", WATCHED, folder] if watched else []), script, PYTHONPATH=str(ROOT))
     ends = [line.cpu_seconds for line in done.lines if re.search(r"[Ll]oss: ", line.text)]
     assert len(ends) == epochs, done.lines
     return 1e3 * (ends[-1] - ends[pages.LEFT_OUT - 1]) / (pages.STEPS * (epochs - pages.LEFT_OUT))

@@ -528,6 +528,10 @@ def test_a_loss_without_label_smoothing_is_named() -> None:
     assert (
         accused(given(RIGHT, configuration | {"label_smoothing": 0.0}, right), given(OFF, configuration, plain)) == []
     )
+    without = configuration | {"label_smoothing": 0.0}
+    (of_fit,) = found_causes(given(RIGHT, without, plain), given(OFF, configuration, right))
+    assert (of_fit.id, of_fit.side) == ("label-smoothing-missing", "fit") and "model.compile" in of_fit.remedy
+    assert accused(given(RIGHT, without, 1.01 * plain), given(OFF, configuration, right)) == []
 
 
 def test_an_optimizers_settings_are_named_wherever_the_difference_begins() -> None:
@@ -966,10 +970,51 @@ def test_sample_weights_left_out() -> None:
     other = with_loss(OFF, float(np.mean(errors)) + PENALTY)
     assert accused(right, other) == [("loss", "sample-weights-dropped")]
     assert accused(plain, other) == [], "fit has no weights either"
+    mean = with_targets(RIGHT, "mean_squared_error", TRUE, LOGITS, None, float(np.mean(errors)))
+    weighted = with_targets(OFF, "mean_squared_error", TRUE, LOGITS, weight, float(np.mean(errors * weight)))
+    (of_fit,) = found_causes(mean, weighted)
+    assert (of_fit.id, of_fit.side) == ("sample-weights-dropped", "fit") and "class_weight" in of_fit.remedy
     parts = changed(other, "inputs", halves)
     assert accused(right, parts) == [], "the gradient of each part may be weighed"
     foreseen = replace(sides(parts), close_ups=(parts, parts), foreseen=True)
     assert not CATALOGUE["sample-weights-dropped"].recorded["loss"](foreseen, Located(STEP, "loss"))
+
+
+def test_weighted_losses_that_are_divided_by_the_sum_of_the_weights_are_told_so() -> None:
+    errors, weight = np.square(TRUE - LOGITS)[:, 0], np.linspace(0.5, 2, 8)
+    mean, weighted = float(np.mean(errors * weight)), float(np.sum(errors * weight) / np.sum(weight))
+
+    def kinds(right: float, other: float) -> list[tuple[str, str]]:
+        close_ups = [
+            with_targets(each, "mean_squared_error", TRUE, LOGITS, weight, loss)
+            for each, loss in ((RIGHT, right), (OFF, other))
+        ]
+        both = replace(sides(close_ups[1]), close_ups=(close_ups[0], close_ups[1]))
+        seen = hints(locate(*both.close_ups, [], STEP, NAMES), both)
+        return [(each.kind, each.quantities["side"]) for each in seen if each.kind == "divided-by-weights"]
+
+    assert kinds(mean, weighted) == [("divided-by-weights", "loop")]
+    assert kinds(weighted, mean) == [("divided-by-weights", "fit")]
+    assert kinds(mean, 1.01 * weighted) == []
+
+
+@pytest.mark.parametrize(
+    ("gaps", "told"), [((0.0, 0.1), True), ((1e-3, 0.1), False), ((0.0, 0.0), False), ((0.1,), False)]
+)
+def test_a_model_that_is_called_with_other_weights_is_told(gaps: Sequence[float], told: bool) -> None:
+    def calling(close_up: CloseUp, *off: float) -> CloseUp:
+        arrays = [close_up.after[STEP - 1], *([np.full(8, 3.0)] for _ in off[1:])]
+        weights = [
+            Event("weights", 0, {"model": name}, [each * np.float32(1 + gap) for each in of])
+            for name, of, gap in zip(("student", "teacher"), arrays, off, strict=False)
+        ]
+        others = [event for event in close_up.steps[STEP] if event.kind != "weights"]
+        return replace(close_up, steps={**close_up.steps, STEP: [*others, *weights]})
+
+    right, other = calling(RIGHT, *(0.0 for _ in gaps)), calling(linear_step(offset=0.01), *gaps)
+    both = replace(sides(other), close_ups=(right, other))
+    found = [each for each in hints(Located(STEP, "predictions"), both) if each.kind == "model-begins-apart"]
+    assert [each.quantities["model"] for each in found] == ["teacher"] * told
 
 
 def test_labels_broadcast_against_predictions() -> None:
@@ -1217,6 +1262,41 @@ def test_a_multiple_of_the_gradients_is_chance_where_an_optimizer_has_momentum(
     found = kind_of_setting(both, locate(*both.close_ups, [], step, NAMES))
     assert bool(found) == named
     assert found is None or ("velocity" in found[1].remedy) == bool(momentum)
+
+
+@pytest.mark.parametrize(
+    ("step", "rates", "times", "named"),
+    [
+        (1, (0.1, 0.1), (1.0, 1.2), True),  # what is applied second counts one step more
+        (1, (0.1, 0.1), (1.2, 1.2), False),
+        (STEP, (0.1, 0.1), (1.0, 1.2), False),  # it would have shown in the first step
+        (STEP, (0.1, 0.2), (1.2, 1.2), True),  # of a schedule
+    ],
+)
+def test_an_optimizer_applied_to_parts_of_the_weights_counts_more_steps(
+    step: int, rates: Sequence[float], times: Sequence[float], named: bool
+) -> None:
+    def parts(event: Event) -> list[Event]:
+        infos = [{**event.info, "positions": [i]} for i in range(2)]
+        return [
+            replace(event, info=info, arrays=[np.float64(rate), event.arrays[1 + i]])
+            for i, (info, rate) in enumerate(zip(infos, rates, strict=True))
+        ]
+
+    def at_step(close_up: CloseUp) -> CloseUp:
+        steps, after = ({number - STEP + step: each for number, each in of.items()} for of in (
+            close_up.steps, close_up.after))  # fmt: skip
+        return replace(close_up, steps=steps, after=after)
+
+    right, other = at_step(RIGHT), at_step(changed(moved_by(*times), "gradients", parts))
+    given = sides(other)
+    for settings in ({}, {"beta_1": 0.8}):
+        adams = [{**ADAM, "config": {**ADAM["config"], **own}} for own in ({}, settings)]
+        traces = [replace(trace, optimizers=[adam]) for trace, adam in zip(given.traces, adams, strict=True)]
+        both = replace(given, traces=(traces[0], traces[1]), close_ups=(right, other), step=step)
+        found = kind_of_setting(both, locate(right, other, [], step, NAMES))
+        in_parts = found is not None and found[1].evidence.kind == "applied-in-parts"
+        assert in_parts == (named and not settings)
 
 
 @pytest.mark.parametrize(
@@ -1478,6 +1558,26 @@ def test_a_training_flag_that_is_not_given_is_that_of_fit_or_of_the_loop() -> No
         (cause,) = found_causes(*pair)
         assert (cause.id, cause.side) == ("training-flag-missing", side)
         assert has(cause, training="not given", by_fit=side == "fit")
+
+
+def test_one_of_several_calls_of_a_model_that_has_no_training_flag_is_cited() -> None:
+    def called(close_up: CloseUp, *flags: Any) -> CloseUp:
+        """The same step with as many calls, each in a line of its own."""
+
+        def calls(event: Event) -> list[Event]:
+            line = ("made.py", 0, "out = model(x)")
+            infos = [{"training": flag, "line": (*line[:1], i, *line[2:])} for i, flag in enumerate(flags, 1)]
+            return [replace(event, info={**event.info, **info}) for info in infos]
+
+        return changed(changed(close_up, "inputs", calls), "predictions", calls)
+
+    right, other = RIGHT, linear_step(offset=0.01)
+    (cause,) = found_causes(called(right, True, True), called(other, True, "not given"))
+    assert cause.id == "training-flag-missing" and cause.side == "loop" and has(cause, training="not given", call=2)
+    assert cause.source is not None and cause.source.line == 2
+    assert not found_causes(called(right, True), called(other, True, "not given")), "which one is more is not known"
+    assert not found_causes(called(right, True, False), called(other, True, "not given")), "that may be meant"
+    assert not found_causes(called(right, True, "not given"), called(other, True, "not given"))
 
 
 @pytest.mark.parametrize(

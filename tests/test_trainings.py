@@ -205,6 +205,98 @@ def test_a_step_of_two_optimizers_is_over_when_both_have_made_their_part(watch: 
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-5, atol=1e-5)
 
 
+def encoder_and_decoder() -> tuple[Any, Any, list[Any]]:
+    encoder = keras.Sequential([keras.Input((8,)), layers.Dense(16, "tanh")])
+    decoder = keras.Sequential([keras.Input((16,)), layers.Dense(1)])
+    return encoder, decoder, encoder.trainable_variables + decoder.trainable_variables
+
+
+def one_for_parts(graph: bool, optimizer: Any, again: bool = False) -> None:
+    """Trains as ``fit`` does, with one optimizer that is applied to each model, or again to all weights."""
+    encoder, decoder, variables = encoder_and_decoder()
+    optimizer.build(variables)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean(tf.square(y - decoder(encoder(x))))
+        for part in [variables] * 2 if again else [each.trainable_variables for each in (encoder, decoder)]:
+            optimizer.apply(tape.gradient(loss, part), part)
+
+    step = tf.function(step) if graph else step
+    for x, y in BATCHES:
+        step(tf.constant(x), tf.constant(y))
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_one_optimizer_that_is_applied_to_each_part_of_the_weights_makes_one_step(watch: Watch, graph: bool) -> None:
+    def whole() -> None:
+        encoder, decoder, _ = encoder_and_decoder()
+        model = keras.Sequential([encoder, decoder])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        model.fit(X, Y, batch_size=16, verbose=0)
+
+    parts = partial(one_for_parts, graph, keras.optimizers.SGD(0.01))
+    ((one, two),) = compared(watch(whole), watch(parts))
+    assert one.last == two.last == len(BATCHES) and len(two.variables) == 4
+    np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_an_optimizer_that_is_applied_twice_to_the_same_weights_makes_two_steps(watch: Watch, graph: bool) -> None:
+    trace = only(watch(partial(one_for_parts, graph, keras.optimizers.SGD(0.01), again=True)))
+    assert trace.last == 2 * len(BATCHES)
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_parts_of_the_weights_that_are_trained_one_after_the_other_have_steps_of_their_own(
+    watch: Watch, graph: bool
+) -> None:
+    def script() -> None:
+        model, optimizer = make(), keras.optimizers.SGD(0.01)
+        optimizer.build(model.trainable_variables)
+        for part in (model.trainable_variables[:2], model.trainable_variables[2:]):
+
+            def step(x: Any, y: Any, part: Any = lambda part=part: part) -> None:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(y - model(x)))
+                optimizer.apply(tape.gradient(loss, part()), part())
+
+            run = tf.function(step) if graph else step
+            for x, y in BATCHES:
+                run(tf.constant(x), tf.constant(y))
+
+    assert only(watch(script)).last == 2 * len(BATCHES)
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize(
+    ("gap", "pairs"),
+    [
+        (lambda y, out: y[:, 0] - out, True),
+        (lambda y, out: y[:, 0].numpy() - out if tf.executing_eagerly() else y[:, 0] - out, True),
+        (lambda y, out: out - tf.squeeze(y), True),
+        (lambda y, out: tf.math.squared_difference(y[:, 0], out), True),
+        (lambda y, out: y - out, False),
+    ],
+)
+def test_a_difference_of_all_pairs_is_seen_in_a_loss(
+    watch: Watch, tmp_path: Path, gap: Any, pairs: bool, graph: bool
+) -> None:
+    def script() -> None:
+        model, optimizer = make(), keras.optimizers.SGD(0.01)
+
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(gap(y, model(x))))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        (tf.function(step) if graph else step)(*map(tf.constant, BATCHES[0]))
+
+    watch(script, close_up=((1, 1),))
+    close_up = read_close_up(tmp_path / "0", 0)
+    assert close_up is not None and [event.info["pairs"] for event in close_up.of(1, "loss")] == [pairs]
+
+
 @pytest.mark.parametrize("graph", [True, False])
 def test_a_model_whose_call_is_a_graph_of_its_own_is_trained_as_ever(watch: Watch, graph: bool) -> None:
     """A trace of it that is made to build its weights has none."""

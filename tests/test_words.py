@@ -165,6 +165,12 @@ SIDES = {"side": "loop", "other": "fit"}
     ("script-flag", {"training": "not given", "by_fit": True},
      "loop calls the model without training=, fit with training=True: fit passes it only to a model whose call() takes "
      "it"),
+    ("script-flag", {"training": "not given", "by_fit": False, "call": 2},
+     "loop calls the model without training= (call 2 of the step), fit with training=True"),
+    ("model-begins-apart", {"model": "teacher"},
+     "loop calls teacher with other weights than fit: look at what has set them before this step"),
+    ("divided-by-weights", {},
+     "loop divides the weighted losses by the sum of the weights, fit by their number, as Keras does"),
     ("script-layer-flag", {"layer": "dropout", "by_fit": False},
      "loop calls dropout with training=False, fit with training=True"),
     ("reported-loss-averaged-over-batches",

@@ -8,7 +8,7 @@ step to rounding. Where none does, or several do, no cause is named: the stage s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -45,6 +45,7 @@ from compare.check.search import find_explanations
 from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
+    FEW_ROUNDINGS,
     GRADIENTS,
     INPUTS,
     LOSS,
@@ -59,10 +60,12 @@ from compare.check.stages import (
     example_rows,
     gradients_of,
     locate,
+    loss_of,
+    model_events,
     parallel,
     relative_gap,
 )
-from compare.check.used import used_by
+from compare.check.used import FIT, used_by
 from compare.check.whole_run import RATE
 from compare.records import Variable
 from compare.verdict.exact import without_counterpart
@@ -70,6 +73,8 @@ from compare.verdict.model import Finding, Source
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
+FAR = 1000
+"""How many times as far apart the weights of a model are that did not come there by rounding."""
 OF_GRADIENTS = ("gradient_accumulation_steps", "loss_scale_factor")
 """Options of an optimizer by which it takes other gradients, so that steps are not the same."""
 OF_SETTINGS = ("script-optimizer", "script-schedule", "script-settings")
@@ -84,11 +89,20 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
     """The causes of a difference at the first stage that differs, if exactly one explanation is found.
 
     That is one cause, or two that only together explain it. A cause is left out where all stages at which it must show
-    agree.
+    agree. Where there is none, the side that is held to be right may lack what the other has in its loss.
     """
+    explanations = _explanations(located, sides, CATALOGUE.values())
+    if not explanations and located.stage == LOSS and not sides.foreseen:
+        sides = replace(sides, swapped=not sides.swapped)
+        explanations = _explanations(located, sides, [each for each in CATALOGUE.values() if FIT in each.remedies])
+    return _findings(sides, located, explanations[0]) if len(explanations) == 1 else []
+
+
+def _explanations(located: Located, sides: Sides, causes: Iterable[Cause]) -> list[Sequence[Shown]]:
+    """What explains the difference, the simplest only, each by one cause or by two together."""
     shown = [
         (cause, variant)
-        for cause in CATALOGUE.values()
+        for cause in causes
         if (recognise := cause.recorded.get(located.stage or "")) and not cause.contradicted(located)
         for variant in recognise(sides, located)
     ]
@@ -100,9 +114,11 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
         _of_loss(sides, [each for each in shown if each[1].changes]),
         [(each,) for each in seen if each[1].measured],
     ):
-        found = {frozenset(cause.id for cause, _ in each): each for each in explanations}
+        found: dict[frozenset[str], Sequence[Shown]] = {
+            frozenset(cause.id for cause, _ in each): each for each in explanations
+        }
         if found:
-            return _findings(sides, located, next(iter(found.values()))) if len(found) == 1 else []
+            return list(found.values())
     return []
 
 
@@ -175,6 +191,10 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
             return None
         trace, close_up = (sides.right_trace, sides.right) if variant.by_right else (sides.other_trace, sides.other)
         usual = not variant.remedy
+        if variant.call is not None:
+            calls = [each for each in model_events(close_up, sides.step, "inputs") if not each.replica]
+            line = Source.of(calls[variant.call].info.get("line"))
+            return line and replace(line, instead=cause.instead_of(line.text))
         seen = cause.line_in(close_up, sides.step, located.stage or "", usual=usual, called=variant.called)
         return _made_at(trace, variant.evidence) or operation_of(close_up, sides.step, variant) or seen
 
@@ -302,7 +322,9 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
         found += [*drawn_more_often(sides.right, sides.other, sides.step), *_hints_on_layers(sides)]
-        found += _hints_on_outputs(sides)
+        found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
+    if located.stage == LOSS:
+        found += _hints_on_weights(sides)
     found += _hints_on_parts(located, sides)
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
         found += _hints_on_settings(located, sides)
@@ -358,6 +380,30 @@ def _hints_on_outputs(sides: Sides) -> Iterator[Measurement]:
             pairs = zip(logits, predicted, strict=True)
             if all(np.allclose(function(a.astype(np.float64)), b, rtol=1e-4, atol=1e-7) for a, b in pairs):
                 yield Measurement.of("predictions-squashed", side=side, function=name, other=other)
+
+
+def _hints_on_models(sides: Sides) -> Iterator[Measurement]:
+    """Models that a step calls after the first with weights that differ by far more than those of the first."""
+    both = ([each for each in close_up.of(sides.step, "weights") if not each.replica] for close_up in sides.close_ups)
+    first = 0.0
+    for number, (one, other) in enumerate(zip(*both, strict=False)):
+        if list(map(np.shape, one.arrays)) != list(map(np.shape, other.arrays)):
+            return
+        gap = max((relative_gap(a, b) for a, b in zip(one.arrays, other.arrays, strict=True)), default=0.0)
+        if number and gap > max(FEW_ROUNDINGS, FAR * first):
+            yield Measurement.of("model-begins-apart", model=other.info["model"])
+        first = gap if not number else first
+
+
+def _hints_on_weights(sides: Sides) -> Iterator[Measurement]:
+    """Weighted losses that one side divides by the sum of the weights, as PyTorch does, instead of their number."""
+    for at in (sides, replace(sides, swapped=not sides.swapped)):
+        recorded, loss = RecordedLoss.of(at), loss_of(at.other, at.step)
+        weight = recorded.targets.weight if recorded is not None and recorded.targets is not None else None
+        if recorded is None or loss is None or weight is None or same(float(np.mean(weight)), 1.0):
+            continue
+        if same(loss, recorded.data / float(np.mean(weight)) + recorded.penalty):
+            yield Measurement.of("divided-by-weights", side=at.other_name, other=at.right_name)
 
 
 def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:

@@ -10,6 +10,8 @@ from compare.watch.trace import ON_BATCHES, Trace
 
 RUN, SCRIPT = "run", "script"
 """Code that is given a ``Run``, and code that has none."""
+FIT = "fit"
+"""A script that calls ``fit`` and leaves the step to Keras."""
 ALONE = "alone"
 """One replica, and no use of the strategy."""
 AVERAGES = "averages"
@@ -25,8 +27,8 @@ class Used:
     """What the code at fault uses.
 
     Attributes:
-        words: those of ``RUN``, ``SCRIPT``, ``ALONE``, ``ON_BATCHES``, ``AVERAGES``, ``DIVIDED`` and ``SETS_RATE`` that
-            hold.
+        words: those of ``RUN``, ``SCRIPT``, ``FIT``, ``ALONE``, ``ON_BATCHES``, ``AVERAGES``, ``DIVIDED`` and
+            ``SETS_RATE`` that hold.
         optimizer: the class of the other side's optimizer, as code names it.
     """
 
@@ -58,6 +60,7 @@ def used_by(other: Trace, right: Trace) -> Used:
     """What a script at fault uses, next to the right one."""
     words = {
         SCRIPT: True,
+        FIT: other.trained_by == "fit",
         ALONE: other.replicas == 1,
         ON_BATCHES: other.trained_by == ON_BATCHES,
         AVERAGES: bool(right.config.get("use_ema")),

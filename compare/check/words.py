@@ -273,9 +273,10 @@ def _metric_not_finite(*, epoch: int, where: str, values: Mapping[str, str], tra
 
 
 def _script_flag(
-    *, training: Any = False, by_fit: bool, side: str, other: str, layer: str = "the model", **_: Any
+    *, training: Any = False, by_fit: bool, side: str, other: str, layer: str = "the model", call: int = 0, **_: Any
 ) -> str:
     how = "without training=" if training == "not given" else f"with training={training}"
+    how = f"{how} (call {call} of the step)" if call else how
     why = ": fit passes it only to a model whose call() takes it" if by_fit else ""
     return f"{side} calls {layer} {how}, {other} with training=True{why}"
 
@@ -669,6 +670,10 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "reordered": "both see the same {examples:,} examples in this epoch, in another order; give both the same order",
     "predictions-as-labels": "{side} gives its loss the predictions as y_true: a loss takes the labels first, then the "
     "predictions",
+    "model-begins-apart": "{side} calls {model} with other weights than {other}: look at what has set them before this "
+    "step",
+    "divided-by-weights": "{side} divides the weighted losses by the sum of the weights, {other} by their number, as "
+    "Keras does",
     "layers-alone": "only {side} calls {classes:some} in this step",
     "limits-alone": "only {side} calls a function that limits gradients",
     "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "

@@ -193,7 +193,7 @@ class Observer:
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
         if not self._here.tapes:
-            self._here.taken, self._here.by_hand = {}, None
+            self._here.taken, self._here.by_hand, self._here.applied = {}, None, {}
         self._here.tapes += 1
         if self._here.tapes == 1 and self._outermost:
             self._begin_step()
@@ -329,8 +329,21 @@ class Observer:
         with self._here.set(applying=True), self.initial.aside:
             result = call()
             self._random.updated()
+        if training is not None:
+            self._join_parts(training, optimizer, variables)
         self._end_update(training, accumulates=bool(getattr(optimizer, "gradient_accumulation_steps", None)))
         return result
+
+    def _join_parts(self, training: Training, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Takes for one step what an optimizer does to some variables, and then to others, by the same gradients."""
+        given = frozenset(id(container(variable)) for variable in variables)
+        parts = self._here.applied.get(id(optimizer), ())
+        parts = [given] if any(given & part for part in parts) else [*parts, given]
+        self._here.applied = {**self._here.applied, id(optimizer): parts}
+        if self._outermost and len(parts) > 1:
+            training.counts[id(optimizer)].leave_out()
+        elif not self._outermost:
+            training.counts[id(optimizer)].times = len(parts)
 
     def _begin_update(self, optimizer: Any, grads: list[Any], variables: list[Any]) -> Training | None:
         """Finds the training that an update belongs to; ends the script if it has made enough steps."""

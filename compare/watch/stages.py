@@ -38,7 +38,7 @@ from compare.watch.data_sets import DataSets, operations_of
 from compare.watch.observer import Observer
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Detail
-from compare.watch.shapes import is_column, of_pairs
+from compare.watch.shapes import are_pairs, is_column, of_pairs
 from compare.watch.trace import CLIPPING, TraceWriter, pickled
 from compare.watch.training import Training
 
@@ -111,6 +111,9 @@ class StageObserver(Observer):
             patch(tf.nn, name, partial(self._call_loss_function, name))
         for name in CLIPS:
             patch(tf, name, self._clip)
+        for name in ("__sub__", "__rsub__"):
+            patch(tf.Tensor, name, self._subtract)
+        patch(tf.math, "squared_difference", self._subtract)
         for module, name in DIVIDES:
             patch(module, name, self._divide)
         if settings.losses_only:
@@ -135,6 +138,7 @@ class StageObserver(Observer):
     def _enter_tape(self, original: Any, tape: Any) -> Any:
         if not self._here.tapes:
             self._here.models = self._here.losses = ()
+            self._here.pairs = False
         return super()._enter_tape(original, tape)
 
     def _taped(self, *values: Any) -> bool:
@@ -208,6 +212,11 @@ class StageObserver(Observer):
         self._here.divided = tf.distribute.get_strategy().num_replicas_in_sync
         return original(value)
 
+    def _subtract(self, original: Any, one: Any, other: Any, *args: Any, **options: Any) -> Any:
+        """Notes an eager difference of all pairs under a tape; a graph tells which differences go into a loss."""
+        self._here.pairs |= tf.executing_eagerly() and self._taped() and are_pairs(one, other)
+        return original(one, other, *args, **options)
+
     def _reduce(self, original: Any, strategy: Any, *args: Any, **options: Any) -> Any:
         """Records what is summed over replicas, if it is one number."""
         reduced = original(strategy, *args, **options)
@@ -254,7 +263,8 @@ class StageObserver(Observer):
             self._here.losses += (target,)
             penalties = [tf.convert_to_tensor(each) for model in dict.fromkeys(models) for each in model.losses]
             targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
-            info = {"targets": len(targets), "penalties": len(penalties), "of": of, "pairs": of_pairs(targets)}
+            info = {"targets": len(targets), "penalties": len(penalties), "of": of}
+            info["pairs"] = self._here.pairs if tf.executing_eagerly() else of_pairs(targets)
             info["made"] = self.line(targets[0])
             self._record("loss", info, [*targets, *penalties])
         gradients = super()._gradient(original, tape, target, sources, *args, **options)

@@ -13,10 +13,14 @@ from compare.watch.alike import value_of
 
 
 class Count:
-    """The steps of one optimizer since it was first seen, also if its ``iterations`` are set back."""
+    """The steps of one optimizer since it was first seen, also if its ``iterations`` are set back.
+
+    Attributes:
+        times: how often a step in a graph applies it, each time to other variables.
+    """
 
     def __init__(self, optimizer: Any) -> None:
-        self.optimizer = optimizer
+        self.optimizer, self.times = optimizer, 1
         self.begun = self._at = int(optimizer.iterations.numpy())
         self._made = 0
 
@@ -25,7 +29,7 @@ class Count:
         now = int(self.optimizer.iterations.numpy())
         self._made += now - self._at if now >= self._at else now
         self._at = now
-        return self._made
+        return self._made // self.times
 
     def leave_out(self) -> None:
         """Counts no step for what ``iterations`` were increased by since the last call of ``made``."""

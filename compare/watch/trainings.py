@@ -48,7 +48,9 @@ class Trainings(list[Training]):
     ) -> Training | None:
         """The training that goes on, or begins, with an optimizer."""
         if training is None:
-            root, weights = self._weights_of(optimizer, variables)
+            known = getattr(optimizer, "_trainable_variables", ())  # it may get some of them now, and others later
+            all_given = updated <= {id(container(variable)) for variable in known}
+            root, weights = self._weights_of(optimizer, known if all_given else variables)
             self._initial.use(weights, root, begin=is_tracing())
             training = self._continued(weights, root) or self._new(root, weights)
         if training is not None:

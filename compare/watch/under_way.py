@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -25,12 +25,14 @@ class Here(threading.local):
         model: the outermost model that is being called under a tape.
         models: those called since the outermost tape began.
         losses: what gradients were taken of since then.
+        pairs: whether a difference of all pairs of labels and predictions was computed since then.
         divided: by what Keras has divided the loss that is being computed.
         last: the event that was last added to a graph.
         clip: the script's line that has limited gradients since they were taken.
         taken: the gradients taken since, with their variables, by id; without those that were then changed by hand.
         data_set: what a loop in the graph that is traced iterates over.
         by_hand: the training of which changes by hand make a step; None before the first of them.
+        applied: the variables that each optimizer was applied to since the outermost tape began, one set for each time.
     """
 
     tapes = 0
@@ -38,6 +40,7 @@ class Here(threading.local):
     model: Any = None
     models: tuple[Any, ...] = ()
     losses: tuple[Any, ...] = ()
+    pairs = False
     in_loss = False
     divided = 1
     last: Any = None
@@ -46,6 +49,7 @@ class Here(threading.local):
     data_set: Any = None
     taken: Mapping[int, tuple[Any, Any]] = MappingProxyType({})
     by_hand: Training | None = None
+    applied: Mapping[int, Sequence[frozenset[int]]] = MappingProxyType({})
 
     @contextmanager
     def set(self, **values: Any) -> Iterator[None]:

@@ -47,7 +47,7 @@ from compare.check.stages import (
     loss_of,
 )
 from compare.check.targets import Targets, targets_of, value_of
-from compare.check.used import ALONE, SCRIPT
+from compare.check.used import ALONE, FIT, SCRIPT
 from compare.watch.trace import ON_BATCHES
 
 if TYPE_CHECKING:
@@ -735,6 +735,7 @@ CAUSES = (
         explanation="The data set yields (x, y, sample_weight), and the loop ignores sample_weight.",
         wrong="x, y, *_ = batch\nper_example = loss_object.call(y, predictions)",
         remedy="x, y, sample_weight = batch\nper_example = loss_object.call(y, predictions) * sample_weight",
+        remedies={FIT: "model.fit(..., sample_weight=sample_weight)  # or class_weight=..., as in the other script"},
         recognised="If the experiment has sample or class weights: the gradients match if every example counts the "
         "same.",
         met='"Too many values to unpack when including sample_weights", '
@@ -750,7 +751,10 @@ CAUSES = (
         wrong="loss = tf.nn.softmax_cross_entropy_with_logits(y, predictions)",
         remedy="per_example = loss_object.call(y, predictions)  # the loss of run.build() smooths the labels",
         recognised="Every step's gradient matches that of the experiment's loss with label_smoothing=0.",
-        remedies={SCRIPT: "per_example = loss_object.call(y, predictions)  # with fit's label_smoothing"},
+        remedies={
+            FIT: "model.compile(optimizer, loss_object)  # with the other script's label_smoothing",
+            SCRIPT: "per_example = loss_object.call(y, predictions)  # with fit's label_smoothing",
+        },
         gradient=_no_smoothing,
         recorded={LOSS: lambda sides, _: [Variant({"loss": UNSMOOTHED}, Measurement.of("script-unsmoothed"))]},
     ),

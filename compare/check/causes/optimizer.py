@@ -139,8 +139,7 @@ def _applied_in_parts(case: Case) -> Iterator[Variant]:
         seen = Measurement.of("applied-in-parts", times=len(groups))
         scheduled = any(len({call.learning_rate for call in step.calls}) > 1 for step in case.steps)
         changes = {"groups": groups} | ({"learning_rates": None} if scheduled else {})
-        remedy = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step, for all variables"
-        yield Variant(changes, seen, remedy=remedy)
+        yield Variant(changes, seen, remedy=ONCE_FOR_ALL)
 
 
 def _lost_count(case: Case) -> Iterator[Change]:
@@ -383,7 +382,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
             return None
         seen = Measurement.of("script-optimizer", optimizer=other["class"], expected=right["class"])
         return "optimizer-differs", Variant({}, seen)
-    if found := _applied_otherwise(sides) or _kept(sides):
+    if found := _applied_otherwise(sides) or _recorded_in_parts(sides) or _kept(sides):
         return "optimizer-differs", found
     a, b = right["config"], other["config"]
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
@@ -507,6 +506,31 @@ def _applied_otherwise(sides: Sides) -> Variant | None:
     return Variant({}, Measurement.of("applied-again", times=times), remedy=ONCE, by_right=not more)
 
 
+def _recorded_in_parts(sides: Sides) -> Variant | None:
+    """One optimizer of equal settings that only one side applies several times in a step, each time to other weights.
+
+    It counts as many steps, which changes the rate of a schedule, or what Adam makes of all gradients but the first.
+    """
+    of_step = [[event for event in each.of(sides.step, "gradients") if not event.replica] for each in sides.close_ups]
+    many = int(len(of_step[1]) > len(of_step[0]))
+    positions = [set(event.info["positions"]) for event in of_step[many]]
+    apart = sum(map(len, positions)) == len(set().union(*positions))
+    one_each = all(len(trace.optimizers) == 1 for trace in sides.traces)
+    if not (len(positions) > len(of_step[1 - many]) == 1 and apart and one_each):
+        return None
+    if settings_apart(*(trace.config for trace in sides.traces)):
+        return None
+    rates, changes = ([seen(each, sides.step) for each in sides.close_ups] for seen in (learning_rates_of, changes_of))
+    scheduled = any(relative_gap(rates[0][i], rates[1][i]) > CLOSE for i in rates[0].keys() & rates[1].keys())
+    first = positions[0] if sides.step == 1 else ()
+    gaps = [relative_gap(changes[0].get(i, 0.0), changes[1].get(i, 0.0)) for i in first]
+    first_agrees = bool(gaps) and max(gaps) <= A_RATE
+    if not (scheduled or first_agrees):
+        return None
+    of_right = sides.names[many] == sides.right_name
+    return Variant({}, Measurement.of("applied-in-parts", times=len(positions)), remedy=ONCE_FOR_ALL, by_right=of_right)
+
+
 def _kept(sides: Sides) -> Variant | None:
     """An optimizer that only one side has used before its first step, from equal weights."""
     traces = sides.right_trace, sides.other_trace
@@ -601,6 +625,7 @@ WITH_MOMENTUM = (
 AS_SCHEDULED = "optimizer.learning_rate = schedule(optimizer.iterations)  # before each step, as fit's schedule does"
 BY_ITS_NAME = "optimizer.learning_rate = rate  # not optimizer.lr"
 ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
+ONCE_FOR_ALL = f"{ONCE}, for all variables"
 SIZE = "dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))  # fit then sees where an epoch ends"
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"

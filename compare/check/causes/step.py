@@ -60,10 +60,17 @@ def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
         (False, other, right),
         (True, [each for each in right if each is not False], other),
     ):
-        if given and others and all(flag is True for flag in others) and not any(flag is True for flag in given):
-            by_fit = by_right and sides.right_trace.trained_by == "fit"
-            seen = Measurement.of("script-flag", training=given[0], by_fit=by_fit)
-            yield Variant({}, seen, remedy=OF_MODEL if by_fit else "", by_right=by_right)
+        without = [i for i, flag in enumerate(given) if flag is not True]
+        alone = len(without) < len(given)  # of some calls, which is which is known if both sides make as many
+        if not without or not others or not all(flag is True for flag in others):
+            continue
+        if alone and (len(given) != len(others) or by_right):
+            continue
+        by_fit = by_right and sides.right_trace.trained_by == "fit"
+        seen = Measurement.of("script-flag", training=given[without[0]], by_fit=by_fit)
+        call = without[0] if alone else None
+        seen = seen.but(call=without[0] + 1) if alone else seen
+        yield Variant({}, seen, remedy=OF_MODEL if by_fit else "", by_right=by_right, call=call)
     yield from _recorded_flag_of_layer(sides, located)
 
 
@@ -86,9 +93,9 @@ OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that 
 
 
 def _flags(sides: Sides) -> list[list[Any]]:
-    """The training flags with which each side calls its model in the step."""
+    """The training flags with which each side calls its model in the step, on its first replica."""
     both = (model_events(each, sides.step, "predictions") for each in (sides.right, sides.other))
-    return [[event.info["training"] for event in events] for events in both]
+    return [[event.info["training"] for event in events if not event.replica] for events in both]
 
 
 # Clipping
