@@ -199,6 +199,23 @@ def test_what_is_checked_out_is_not_registered_where_a_killed_process_would_leav
     assert not git(checkout, "status", "--porcelain")
 
 
+@pytest.mark.parametrize("of_git", [".git", "{repository}/.git"])
+def test_in_a_hook_the_repository_that_it_is_called_for_stays_as_it_was(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, of_git: str
+) -> None:
+    """Git tells its hooks which repository it is, and would take that for the clone."""
+    script, before = repository / "code" / "train.py", git(repository, "log", "-1", "--format=%d %H")
+    monkeypatch.chdir(repository)
+    with monkeypatch.context() as hook:
+        named = of_git.format(repository=repository)
+        for name, value in {"GIT_DIR": named, "GIT_INDEX_FILE": f"{named}/index", "GIT_WORK_TREE": "."}.items():
+            hook.setenv(name, value)
+        one, _ = sides_of(Scripts(scripts=(str(script),), commits=("HEAD~1", "HEAD")), tmp_path)
+    assert git(repository, "log", "-1", "--format=%d %H") == before and "HEAD -> " in before
+    assert not git(repository, "status", "--porcelain")
+    assert git(Path(one.source).parent, "log", "-1", "--format=%s") == "as it was\n"
+
+
 def test_a_commit_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, repository: Path) -> None:
     script, late = repository / "code" / "train.py", repository / "code" / "other.py"
     outside = tmp_path / "train.py"

@@ -163,6 +163,11 @@ def changed_since(script: str) -> bool:
 
 
 def _git(folder: Path, *arguments: str, **variables: str) -> str:
+    """What Git prints in a folder, whose repository it looks for, whichever one the environment names, as in a hook."""
+    asked = subprocess.run(["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True, check=True)
+    # What names the repository; not settings, such as that its folder is safe.
+    local = {name for name in asked.stdout.split() if not name.startswith("GIT_CONFIG")}
+    known = {name: value for name, value in os.environ.items() if name not in local}
     command = ["git", "-C", str(folder), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **variables})
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env={**known, **variables})
     return ended.stdout.strip()
