@@ -364,6 +364,13 @@ def test_an_update_that_differs_by_less_than_weights_round_is_told_by_equal_grad
     assert updates_otherwise(right, decayed, [], STEP, NAMES) == differs
 
 
+def test_an_update_is_known_by_what_the_optimizer_made_where_a_graph_makes_several_steps() -> None:
+    seen = linear_step()
+    updated = Event("updated", 0, {"training": 0}, seen.after[STEP])
+    of_graph = CloseUp({**seen.steps, STEP: [*seen.steps[STEP], updated]})
+    assert not updates_otherwise(of_graph, seen, [], STEP, NAMES)
+
+
 def test_another_class_of_optimizer_is_no_cause_where_a_matrix_is_updated_alike() -> None:
     for moved, causes in (([False, True], []), ([True, True], ["optimizer-differs"])):
         other = linear_step()

@@ -570,7 +570,7 @@ def _update(at: _Step) -> StageValues:
     if found.differs or not same or any(not np.array_equal(gradients[0][i], gradients[1][i]) for i in gradients[0]):
         return found
     # The same gradients, bit for bit, so that only the update itself can round.
-    after = at.reference.after[at.number]
+    after = _made(at.reference, at.number) or ()
     off = [i for i in a if np.any(np.abs(a[i] - b[i]) > FEW_ROUNDINGS * np.maximum(np.abs(after[i]), np.abs(a[i])))]
     if not off:
         return found
@@ -581,7 +581,7 @@ def _update(at: _Step) -> StageValues:
 def changes_of(close_up: CloseUp, step: int) -> dict[int, np.ndarray]:
     """The change of each variable in a step."""
     before = close_up.after.get(step - 1) or _at_forward(close_up, step)
-    after = _updated(close_up, step) or close_up.after.get(step)
+    after = _made(close_up, step)
     if before is None or after is None or _shapes(before) != _shapes(after):
         return {}
     pairs = zip(before, after, strict=True)
@@ -596,6 +596,11 @@ def _updated(close_up: CloseUp, step: int) -> Weights:
     """The weights that the optimizer made in a step, of the first replica, before anything else changed them."""
     events = [event for event in close_up.of(step, "updated") if event.replica == 0]
     return events[-1].arrays if events and events[-1].arrays else None
+
+
+def _made(close_up: CloseUp, step: int) -> Weights:
+    """The same, or else those after the step: where a graph makes several, they are seen after the last only."""
+    return _updated(close_up, step) or close_up.after.get(step)
 
 
 def _at_forward(close_up: CloseUp, step: int) -> Weights:
