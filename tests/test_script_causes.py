@@ -211,6 +211,23 @@ def test_weights_of_a_column_are_one_for_each_example() -> None:
         assert value_of(targets) == pytest.approx((squares * weight).mean()), shape
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 1)])
+def test_calls_of_a_loss_may_have_one_weight_for_all_examples(shape: tuple[int, ...]) -> None:
+    """As the micro-batches of an update; weights of other numbers have no value, and raise nothing."""
+    (event,) = RIGHT.of(STEP, "targets")
+    calls = [
+        replace(event, info={**event.info, "weights": 1}, arrays=[each[part] for each in event.arrays] + [weight])
+        for part, weight in ((slice(4), np.float32(0.5)), (slice(4, 8), np.full(shape, 0.25, np.float32)))
+    ]
+    targets = targets_of(replace(RIGHT, steps={STEP: calls}), STEP)
+    if shape == ():
+        assert targets is not None
+        squares = np.square(targets.true - targets.predicted).mean(-1)
+        assert value_of(targets) == pytest.approx((squares * np.repeat([0.5, 0.25], 4)).mean())
+    else:
+        assert targets is None or value_of(targets) is None
+
+
 @pytest.mark.parametrize("several", [{"true": 2}, {"predicted": 2}, {"loss": "another"}])
 def test_calls_of_several_losses_or_outputs_have_no_targets(several: dict[str, Any]) -> None:
     (event,) = RIGHT.of(STEP, "targets")
@@ -1189,7 +1206,6 @@ def test_the_options_of_the_other_optimizer_are_written_out_where_they_are_known
     for settings, options in (
         ({"learning_rate": [0.2, 0.1], "nesterov": [False, True]}, "learning_rate=0.1, nesterov=True"),
         ({"weight_decay": [0.1, None]}, "weight_decay=None"),
-        ({"learning_rate": [0.1, {"class_name": "ExponentialDecay", "config": {}}]}, ""),
         ({"learning_rate.config.decay_rate": [0.5, 0.9]}, ""),
     ):
         written = with_options(ADAM, settings)
@@ -1198,6 +1214,21 @@ def test_the_options_of_the_other_optimizer_are_written_out_where_they_are_known
     assert with_options(own, {"epsilon": [1e-3, 1e-7]}) == "optimizer = CoreAdam(..., epsilon=1e-07)"
     averaging = {**ADAM, "config": {**ADAM["config"], "use_ema": True}}
     assert with_options(averaging, {"epsilon": [1e-3, 1e-7]}) == "", "which are to be taken over as well"
+
+
+def test_the_rate_that_a_schedule_has_in_one_step_is_not_written_as_a_constant() -> None:
+    def trace(trace: Any, **options: Any) -> Any:
+        schedule = {"class_name": "ExponentialDecay", "config": options}
+        return replace(trace, optimizers=[{**ADAM, "config": {**ADAM["config"], "learning_rate": schedule}}])
+
+    moved = linear_step(rate=0.2)
+    for decay, remedy in ((0.5, "tf.keras.optimizers.Adam(schedule, ...)"), (0.9, "# with fit's options")):
+        given = sides(moved)
+        traces = trace(given.traces[0], decay_rate=0.9), trace(given.traces[1], decay_rate=decay)
+        both = replace(given, traces=traces, close_ups=(RIGHT, moved))
+        (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
+        assert cause.id == "optimizer-differs" and remedy in cause.remedy
+        assert ("learning_rate.decay_rate" in cause.measurements["settings"]) == (decay == 0.5)
 
 
 def by_hand(moved: CloseUp, *optimizers: str) -> Variant:

@@ -63,8 +63,10 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
     if any(len({np.shape(event.arrays[i])[1:] for event in events}) > 1 for i in (0, 1)):
         return None  # of several outputs
     true, predicted = (np.concatenate([np.asarray(event.arrays[i]) for event in events]) for i in (0, 1))
-    weights = [np.asarray(event.arrays[2]) for event in events if event.info["weights"]]
-    weight = np.concatenate([np.atleast_1d(each) for each in weights]) if len(weights) == len(events) else None
+    weights = [_of_each(event.arrays[2], event.arrays[0]) for event in events if event.info["weights"]]
+    if len({each.shape[1:] for each in weights}) > 1:
+        return None
+    weight = np.concatenate(weights) if len(weights) == len(events) else None
     return Targets(
         kind,
         true,
@@ -77,6 +79,11 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
     )
 
 
+def _of_each(weight: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """The weight of each example, of which there may be one for all."""
+    return np.full(np.shape(true)[:1], weight) if np.ndim(weight) == 0 else np.asarray(weight)
+
+
 def value_of(targets: Targets) -> float | None:
     """The mean loss of the batch; None if the shapes do not fit."""
     true, predicted = targets.true, targets.predicted
@@ -85,15 +92,15 @@ def value_of(targets: Targets) -> float | None:
             losses = None if not targets.paired else _sparse(true, predicted, targets.from_logits)
         else:
             losses = _dense(targets)
+        if losses is not None and targets.weight is not None:
+            weight = targets.weight
+            if weight.ndim == losses.ndim + 1 and weight.shape[-1] == 1:  # as Keras does
+                weight = weight[..., 0]
+            losses = losses * weight.reshape(weight.shape + (1,) * (losses.ndim - weight.ndim))
     except (ValueError, IndexError):
         return None
     if losses is None:
         return None
-    if targets.weight is not None:
-        weight = targets.weight
-        if weight.ndim == losses.ndim + 1 and weight.shape[-1] == 1:  # as Keras does
-            weight = weight[..., 0]
-        losses = losses * weight.reshape(weight.shape + (1,) * (losses.ndim - weight.ndim))
     if targets.mask is not None:
         if targets.mask.shape != losses.shape or not targets.mask.any():
             return None

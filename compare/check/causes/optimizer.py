@@ -387,7 +387,8 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     a, b = right["config"], other["config"]
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
         return _without_schedule(sides, a["learning_rate"], rates)
-    settings = {key: both for key, both in settings_apart(b, a).items() if "learning_rate" not in key.split(".")}
+    settings = {key: both for key, both in settings_apart(b, a).items() if not key.endswith("learning_rate")}
+    of_schedule = {key: settings.pop(key) for key in list(settings) if "learning_rate" in key.split(".")}
     clipping = {key: settings.pop(key) for key in list(settings) if "clip" in key}
     if clipping and not clip_alike(sides, own=True):
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
@@ -397,13 +398,15 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
         begun = a.get("learning_rate") if a.get("learning_rate") == b.get("learning_rate") else None
         digits = 6 if apart > CLOSE else 10
-        settings = {"learning_rate": [float(f"{rate:.{digits}g}") for rate in reversed(rates)]} | settings
+        now = {"learning_rate": [float(f"{rate:.{digits}g}") for rate in reversed(rates)]}
+        settings = now | of_schedule | settings
     if settings:
         seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
         if isinstance(begun, float) and len(settings) == 1:
             remedy = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
             return "optimizer-differs", Variant({}, seen.but(begun=begun), remedy=remedy, called=None)
-        return "optimizer-differs", Variant({}, seen, remedy="" if variables else with_options(right, settings))
+        known = not variables and not isinstance(begun, Mapping)  # one schedule may be at other steps
+        return "optimizer-differs", Variant({}, seen, remedy=with_options(right, settings) if known else "")
     again = made_again(sides)
     counted = Variant({}, again) if again else _counted_without_data(sides)
     return ("optimizer-differs", counted) if counted else None
@@ -426,9 +429,11 @@ def _without_schedule(
 def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]) -> str:
     """An optimizer with the options of another one; empty where more is to be done than to write them."""
     given = {name: value for name, (_, value) in settings.items()}
-    if right["config"].get("use_ema") or not all(map(str.isidentifier, given)):
+    if right["config"].get("use_ema"):
         return ""
-    if any(isinstance(value, Mapping) for value in given.values()):
+    if "learning_rate" in given and isinstance(right["config"].get("learning_rate"), Mapping):
+        return f"optimizer = {class_of(right)}(schedule, ...)  # with the schedule of the other script's optimizer"
+    if not all(map(str.isidentifier, given)):
         return ""
     options = ", ".join(f"{name}={value!r}" for name, value in given.items())
     return f"optimizer = {class_of(right)}(..., {options})"
