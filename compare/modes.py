@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
-from compare.naming import absolute, plain, refuse_output, unknown
+from compare.naming import absolute, plain, refuse_output, shown_path, unknown
 from compare.option import Converted, number, option, switch, texts
 from compare.request import (
     COMPARED,
@@ -119,7 +119,7 @@ class Trained(Task):
         if self.baseline is not None:
             if not os.path.isfile(self.baseline / "metrics.csv"):
                 why = "no recorded comparison is there (a folder with a metrics.csv)"
-                raise RequestError(f"--baseline {self.baseline}: {why}")
+                raise RequestError(f"--baseline {shown_path(self.baseline)}: {why}")
             self._set("baseline", absolute(self.baseline))  # it is read again after training, and with the reports
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tasks
 from test_script_causes import LOSS, OFF, PENALTY, RIGHT, STEP, with_loss
 from test_stages import NAMES, micro_batches, sides
 
@@ -15,7 +16,7 @@ import compare
 from compare.check import words
 from compare.check.judge_recorded import hints, name_causes
 from compare.check.stages import Located, locate
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError
 from compare.verdict.model import StageValues
 from compare.watch.seen import CloseUp, Event
 
@@ -183,6 +184,29 @@ def test_sizes_that_cannot_be_compared_are_refused_in_one_line(tmp_path: Path, g
         compare.run("regression", reports=tmp_path, quiet=True, **given)
     assert why in str(refused.value) and "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ((2, 1), "no recorded comparison is there"),  # fit fails on two replicas
+        ((1, 2), "its 80 training examples are not the 80 of this comparison"),
+    ],
+)
+def test_the_first_size_is_kept_if_the_second_cannot_be_compared(
+    tensorflow: Any, tmp_path: Path, sizes: tuple[int, int], why: str
+) -> None:
+    random = np.random.default_rng()
+
+    def load_data() -> Any:
+        (x, y), validation = tasks.blobs(80, 15)
+        return (x + random.normal(size=x.shape).astype("float32"), y), validation
+
+    given = {"epochs": 1, "batch_size": 16, "reports": tmp_path, "name": "sizes", "quiet": True}
+    with pytest.raises(NoVerdictError) as ended:
+        compare.run(tasks.experiment(load_data=load_data), replicas=sizes, **given)
+    assert why in str(ended.value) and "--baseline" not in str(ended.value)
+    assert (tmp_path / "sizes" / f"{sizes[0]}-replica{'s' * (sizes[0] > 1)}" / "verdict.json").is_file()
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -31,7 +31,7 @@ from compare.app.short_check import check_only
 from compare.app.train import train_all, train_truth
 from compare.engine import preflight
 from compare.engine.tf_config import this_task
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import refuse_margins, shown_path
 from compare.options import as_json
@@ -125,7 +125,12 @@ def _two_sizes(options: Training, folder: Path, console: Console, *, command: bo
     own = replace(own, resume=options.resume and where.exists())
     with claimed(own) as inner:
         carry_out(own, inner, console, command=command)
-    return _by_mode(replace(options, replicas=second, baseline=where), folder, console, command=command)
+    try:
+        return _by_mode(replace(options, replicas=second, baseline=where), folder, console, command=command)
+    except RequestError as error:  # a refused request's folder is removed: the first size's results stay
+        why = str(error).removeprefix(f"--baseline {shown_path(where)}: ")
+        other = f"{second} replica{'s' * (second > 1)}"
+        raise NoVerdictError(f"{other} cannot be compared with {shown_path(where)}, which is kept: {why}") from error
 
 
 def _begin_or_go_on(options: Trained, folder: Path) -> None:
