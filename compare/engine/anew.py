@@ -17,6 +17,8 @@ from io import IOBase
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import tensorflow as tf
+
 from compare.engine.insides_tensorflow import Function, unwrap
 from compare.engine.run import Run
 from compare.trainer import Trainer
@@ -93,8 +95,9 @@ def _slots(cls: type) -> list[str]:
 
 
 def _stateless(value: Any) -> bool:
-    """Whether an attribute needs no copy: TensorFlow's own objects but variables (data sets, strategies, writers)."""
-    of_tensorflow = type(value).__module__.partition(".")[0] == "tensorflow" and not hasattr(value, "assign")
+    """Whether an attribute needs no copy: TensorFlow's own objects without a state (data sets, strategies, writers)."""
+    has_state = hasattr(value, "assign") or isinstance(value, Iterator | tf.random.Generator)
+    of_tensorflow = type(value).__module__.partition(".")[0] == "tensorflow" and not has_state
     return of_tensorflow or isinstance(value, _NO_STATE)
 
 
