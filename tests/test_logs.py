@@ -54,7 +54,7 @@ def test_the_numbers_of_a_comparison_are_verified(tmp_path: Path, capsys: pytest
 
 def test_equal_logs_are_alike_and_never_identical(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit = csv(tmp_path / "fit.csv", {"accuracy": [0.5, 0.75, 0.875], "loss": LOSS})
-    loop = csv(tmp_path / "loop.csv", {"epoch_seconds": [1, 2, 3], "acc": [0.5, 0.75, 0.875], "loss": LOSS}, first=1)
+    loop = csv(tmp_path / "loop.csv", {"Time (s)": [1, 2, 3], "acc": [0.5, 0.75, 0.875], "loss": LOSS}, first=1)
     status, verdict = run(tmp_path, fit, loop)
     assert (status, verdict["verdict"], verdict["scope"]) == (0, "alike", "logs")
     (entry,) = verdict["comparisons"]
@@ -65,7 +65,7 @@ def test_equal_logs_are_alike_and_never_identical(tmp_path: Path, capsys: pytest
     assert "alike: curves only, weights not seen: loop compared with fit: the logged numbers are equal in 3 epochs" in (
         said
     )
-    assert "acc is compared as accuracy" in said and "not compared: epoch_seconds" in said
+    assert "acc is compared as accuracy" in said and "not compared: Time (s)" in said
     folder = tmp_path / "reports" / "run"
     page = (folder / "report.html").read_text()
     assert (
@@ -262,6 +262,18 @@ def test_logs_are_compared_from_python_too(tmp_path: Path) -> None:
     result = compare.run(logs=folder / "metrics.csv", reports=tmp_path / "reports", name="logs", quiet=True)
     assert result.verdict == "alike" and set(result.metrics.trainer) == {"fit", "loop"}
     assert result.figures["comparison"] is not None
+
+
+def test_times_are_no_metrics_and_the_epoch_may_be_called_Epoch(tmp_path: Path) -> None:
+    names = "elapsed", "Elapsed Time", "train_time", "seconds", "duration_s", "samples_per_sec", "time_elapsed"
+    logs = []
+    for first in (0, 1):
+        times = {name: [first + 1.5, first + 2.5, first + 3.5] for name in names}
+        log = csv(tmp_path / f"log{first}.csv", {"loss": LOSS, "time_mae": LOSS, **times}, first)
+        log.write_text(log.read_text().replace("epoch", ("Epoch", "EPOCH")[first]))
+        logs.append(str(log))
+    for (log,) in read_sides(logs).values():
+        assert list(log.epochs) == [1, 2, 3] and list(log.epochs[1]) == ["loss", "time_mae"]
 
 
 def test_names_of_loops_become_those_of_fit() -> None:

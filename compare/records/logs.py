@@ -38,7 +38,10 @@ PREFIXES = {"train_": "", "training_": "", "val_": "val_", "valid_": "val_", "va
 FOLDERS = {"": "", "train": "", "training": "", "val": "val_", "valid": "val_", "validation": "val_", "eval": "val_",
            "test": "val_"}  # fmt: skip
 """The subfolders of a TensorBoard log, and how fit calls what is in them."""
-TIMES = re.compile(r"(epoch_)?(seconds|time|duration|date|timestamp|wall_?time|examples_per_second|seed|trainer)(_s)?")
+TIMES = re.compile(
+    r"((epoch|step|train|training|total|wall|elapsed|run)_?)?(seconds|secs?|time|duration|elapsed|date|timestamp)"
+    r"(_elapsed)?(_s|_\(s\))?|(epoch_)?(examples|samples|images|steps|batches)_per_(second|sec|s)|seed|trainer"
+)
 """The columns that say when, not how well."""
 MISSING = ("", "NA", "N/A", "None", "null", "-")
 """What stands for a missing value; ``NA`` is that of ``CSVLogger``."""
@@ -236,7 +239,7 @@ def _of_file(path: Path) -> list[Log]:
     if not rows:
         raise RequestError(f"--logs {path}: there is no epoch in it")
     epochs = _epochs(path, rows)
-    columns = [name for name in rows[0] if name != "epoch" and not TIMES.fullmatch(name.lower())]
+    columns = [name for name in rows[0] if name != "epoch" and not _is_time(name)]
     left_out = [name for name in rows[0] if name not in (*columns, "epoch", "seconds")]
     metrics: dict[str, dict[int, float]] = {}
     for name in columns:
@@ -262,7 +265,7 @@ def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
     separator = max(",;\t|", key=header.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
-        columns = [column.strip() for column in next(lines, [])]
+        columns = [re.sub("(?i)^epoch$", "epoch", column.strip()) for column in next(lines, [])]
         if len(set(columns)) < len(columns):
             raise RequestError(f"--logs {path}: the header names a column twice")
         if columns and all(as_number(column) is not None for column in columns):
@@ -340,7 +343,7 @@ def _of_event_files(folder: Path) -> Log:
         of_epochs = {tag: steps for tag, steps in scalars.items() if tag.startswith(EPOCH_TAGS)}
         for tag, steps in (of_epochs or scalars).items():
             name = tag[len(EPOCH_TAGS[0]) :] if tag.startswith(EPOCH_TAGS) else tag
-            if TIMES.fullmatch(name):
+            if _is_time(name):
                 continue
             found[name if name.startswith("val_") else prefix + name] = steps
     if not found:
@@ -379,6 +382,10 @@ def _log(
     renamed = {metric: new for metric, new in names.items() if new != metric}
     known = {epoch: value for epoch, value in (seconds or {}).items() if math.isfinite(value)}
     return Log(source, name, seed, by_epoch, known, renamed, left_out)
+
+
+def _is_time(name: str) -> bool:
+    return TIMES.fullmatch(name.strip().lower().replace(" ", "_")) is not None
 
 
 def fit_name(name: str) -> str:
