@@ -31,7 +31,13 @@ from compare.app.script_pairs import (
 )
 from compare.app.script_runs import write_records
 from compare.app.scripts import _continuations
-from compare.app.scripts_explain import _checked, _goes_on, _not_repeated, _say_which_settings_do_nothing
+from compare.app.scripts_explain import (
+    CloseUps,
+    _checked,
+    _goes_on,
+    _not_repeated,
+    _say_which_settings_do_nothing,
+)
 from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
@@ -48,7 +54,7 @@ from compare.watch.epoch_ends import EpochEnds
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
-from compare.watch.seen import CloseUp, read_close_up
+from compare.watch.seen import CloseUp, Event, read_close_up
 from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
 from compare.watch.stages import StageObserver, _depends_on_training, _Replica
 from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
@@ -297,6 +303,53 @@ def test_a_difference_of_all_pairs_is_seen_in_a_loss(
     assert close_up is not None and [event.info["pairs"] for event in close_up.of(1, "loss")] == [pairs]
 
 
+def test_a_constant_of_a_script_is_no_weight_of_the_other_script(watch: Watch) -> None:
+    """Such as the weight of a penalty, which is a trainable variable unless it is told not to be."""
+    found: list[Any] = []
+
+    def script(constants: Any) -> None:
+        made = [tf.Variable(each) for each in constants]
+        by_hand(make())
+        found.append([each.numpy().tolist() for each in made])
+
+    script_of = [[1.0, [3.0]], [[5.0], 2.0, np.float32(4)]]  # [3.0] has the shape of a bias
+    for constants in script_of:
+        watch(partial(script, constants))
+    assert found == script_of
+
+
+class Named(keras.Model):  # type: ignore[misc] # keras is untyped
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = layers.Dense(1)
+
+    def call(self, features: Any) -> Any:
+        return self.out(tf.sparse.to_dense(features) if isinstance(features, tf.SparseTensor) else features), None
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize("give", [lambda x: x, tf.sparse.from_dense], ids=["dense", "sparse"])
+def test_inputs_and_outputs_of_any_kind_are_seen_inside_a_step(
+    watch: Watch, tmp_path: Path, give: Any, graph: bool
+) -> None:
+    def script() -> None:
+        model, optimizer = Named(), keras.optimizers.SGD(0.01)
+
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - model(features=give(x))[0]))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        model(features=give(tf.constant(X[:1])))
+        (tf.function(step) if graph else step)(*map(tf.constant, BATCHES[0]))
+
+    watch(script, close_up=((1, 1),))
+    close_up = read_close_up(tmp_path / "0", 0)
+    assert close_up is not None
+    np.testing.assert_array_equal(close_up.arrays(1, "inputs")[0], BATCHES[0][0])
+    assert [each.shape for each in close_up.arrays(1, "predictions")] == [(16, 1)]
+
+
 @pytest.mark.parametrize("graph", [True, False])
 def test_a_model_whose_call_is_a_graph_of_its_own_is_trained_as_ever(watch: Watch, graph: bool) -> None:
     """A trace of it that is made to build its weights has none."""
@@ -538,13 +591,41 @@ def test_pairs_that_only_their_order_tells_are_never_called_different_before_the
     )
     located = Located(step, "gradients", stages=stages)
     seen: Any = SimpleNamespace(
-        departure=departure, sides=None, seen=(None, None), errors=("", ""), moment=1, located=located
+        departure=departure, sides=None, seen=(None, None), errors=("", ""), moment=1, located=located, repeats=True
     )
     checked = _checked(session, departure, {"b": seen})
     assert checked.training.verdict == verdict
     different = Comparison("b", Training(DIFFERENT, 0.1, Difference(1, 1), 2), Reporting(None, {}))
     judged = with_located(different, checked).training
     assert judged.verdict == verdict and (judged.first_difference is None) == ("a/bias, b/bias" in judged.reason)
+
+
+@pytest.mark.parametrize(
+    ("weights", "inputs", "repeats"),
+    [
+        ([1.0, 1.0], [1.0, 1.0], True),
+        ([1.0, 1.0], [1.0, 1.0001], True),  # made by a model whose weights were moved
+        ([1.0, 1.0], [1.0, 2.0], False),
+        ([1.0, 1.0], [1.0], True),  # no twin was needed
+        ([1.0, 2.0], [1.0, 1.0], False),
+    ],
+)
+def test_a_reference_that_begins_otherwise_when_it_is_run_again_has_no_verdict(
+    weights: Sequence[float], inputs: Sequence[float], repeats: bool
+) -> None:
+    def begins(value: float) -> CloseUp:
+        return CloseUp({1: [Event("inputs", 0, {"model": "m"}, [np.full((8, 2), value)])]})
+
+    departure: Any = SimpleNamespace(step=1)
+    seen, *twins = map(begins, inputs)
+    again = weights[0] == weights[1]
+    close = CloseUps(departure, (seen, seen), ("", ""), twins, begins_again=again)
+    assert close.repeats == repeats
+    assert replace(close, departure=SimpleNamespace(step=2)).repeats, "what comes before was repeated, bit for bit"
+    alike = Comparison("loop", Training("alike", None, Difference(1, 1, None), 0), Reporting(None, {}))
+    of_check = replace(alike, training=Training("inconclusive", None, Difference(1, 1, None), 0, reason="unlike"))
+    assert with_located(alike, of_check).training.verdict == "inconclusive"
+    assert with_located(alike, replace(of_check, training=replace(of_check.training, reason=""))) == alike
 
 
 def test_variables_that_the_graph_of_the_first_step_makes_have_initial_values(watch: Watch) -> None:

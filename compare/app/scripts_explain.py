@@ -30,7 +30,17 @@ from compare.check.recorded_numbers import (
     validation_by_epoch,
 )
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate, updates_otherwise
+from compare.check.stages import (
+    EXAMPLES,
+    INPUTS,
+    PREDICTIONS,
+    STATE,
+    Located,
+    first_apart,
+    locate,
+    relative_gap,
+    updates_otherwise,
+)
 from compare.check.used import used_by
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
@@ -48,6 +58,13 @@ from compare.watch.trace import LEFT, Trace, read_traces
 
 LEAST_TWINS, MOST_TWINS = 2, 6
 """The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
+NEAR, TINY = 0.1, 1e-6
+"""How far apart what a run and its noise twin begin with may be, relative to the larger norm, or to a tiny one."""
+NOT_REPEATED = (
+    "{} begins with other weights or inputs when it is run again; seed its random numbers, and have it load nothing "
+    "that it has saved itself"
+)
+"""Why nothing can be compared with a script."""
 BEYOND_TWINS = 3
 """How much farther than all noise twins a reported loss has to be for the losses of all steps to be looked at."""
 
@@ -147,6 +164,8 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: Clo
     start = pair.noise_start
     twins = [] if start is None else _train_twins(session, pair, model, start, early)
     training = pair.compared(twins).training
+    if early is not None and not early.repeats and training.verdict != DIFFERENT:
+        return early.departure
     if training.verdict == DIFFERENT and training.first_difference is not None:
         first = training.first_difference
         place: Place = (first.epoch, first.step if first.step is not None else 1)
@@ -198,7 +217,7 @@ def _checked(
     located, sides = Located(departure.step, None), None
     if close is not None and departure.noise is not None:
         departure, sides, located = close.departure, close.sides, close.located
-    unsure = _unsure(departure, located)
+    unsure = _unsure(departure, located) if close is None or close.repeats else NOT_REPEATED.format(session.names[0])
     causes, evidence = _found(departure, located, None if unsure else sides, seen)
     before = early.sides if early is not None and early.departure.step < departure.step else None
     if early is not None and before is not None and departure.pair.exactly.weights_alone is not None:
@@ -489,6 +508,7 @@ class CloseUps:
         seen: the reference and the candidate; None of one that was not seen.
         errors: how each of the two failed when it was run again; empty if it did not.
         twin: the folder where the first of the noise twins has written its trace.
+        begins_again: whether the reference, run again, has begun with the weights that it had before.
     """
 
     departure: Departure
@@ -496,6 +516,7 @@ class CloseUps:
     errors: tuple[str, str]
     twins: Sequence[CloseUp]
     twin: Path | None = None
+    begins_again: bool = True
 
     @property
     def begins(self) -> tuple[int, int | None]:
@@ -543,6 +564,16 @@ class CloseUps:
         return Sides(model.names, model.traces, (first, second), self.departure.step, model.swapped)
 
     @property
+    def repeats(self) -> bool:
+        """Whether the reference, run again, begins as it did, and with about the same inputs as its noise twin."""
+        first, step = self.seen[0], self.departure.step
+        if first is None or step != INITIAL + 1:  # a later step is preceded by some that are equal, bit for bit
+            return True
+        own, *others = (each.arrays(step, "inputs") for each in (first, *self.twins))
+        same = all(len(twin) == len(own) and all(map(_about_the_same, own, twin)) for twin in others)
+        return self.begins_again and same
+
+    @property
     def names(self) -> list[str]:
         """The names of the weights."""
         return [variable.name for variable in self.departure.pair.reference.variables]
@@ -559,6 +590,13 @@ class CloseUps:
     def moment(self) -> float:
         """When the reference has applied the gradients of the step, among those of all its models."""
         return self.seen[0].applied.get(self.departure.step, math.inf) if self.seen[0] else math.inf
+
+
+def _about_the_same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether noise in weights explains how far apart two arrays are."""
+    if a.dtype.kind in "OSU" or a.shape != b.shape:
+        return np.array_equal(a, b)
+    return relative_gap(a, b, TINY) <= NEAR
 
 
 def _earlier(departure: Departure, seen: Mapping[str, CloseUps]) -> Departure | None:
@@ -639,11 +677,19 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
     def seen(side: int, of: Settings, model: ModelPair) -> CloseUp | None:
         return read_close_up(Path(of.folder), model.traces[side].number, model.traces[side].order)
 
+    def begins_again(reference: Trace) -> bool:
+        """Whether the reference begins with the same weights as it did when it was run first."""
+        traces = read_traces(Path(settings[0].folder))
+        again = next((each.initial for each in traces if each.number == reference.number), None)
+        before = None if reference.order or reference.still else reference.initial
+        return again is None or before is None or np.array_equal(again, before)
+
     errors = failure_of(runs[0]), failure_of(runs[len(settings) - 1])
     found = []
     for each in departures:
         twin = None if each.noise is None else seen(0, twins[each.noise], each.model)
         both = seen(0, settings[0], each.model), seen(1, settings[-1], each.model)
         folder = None if each.noise is None else Path(twins[each.noise].folder)
-        found.append(CloseUps(each, both, errors, [] if twin is None else [twin], folder).in_one_scale())
+        again = begins_again(each.model.traces[0])
+        found.append(CloseUps(each, both, errors, [] if twin is None else [twin], folder, again).in_one_scale())
     return found

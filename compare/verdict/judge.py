@@ -272,14 +272,15 @@ def _so_far(pair: Pair, epochs: int | None) -> SoFar | None:
 
 def with_located(comparison: Comparison, checked: Comparison | None) -> Comparison:
     """A comparison of scripts with the step and the stage that were located, and with what is known better."""
-    if checked is None or comparison.training.verdict != DIFFERENT:
+    unsure = checked is not None and checked.training.verdict == INCONCLUSIVE and bool(checked.training.reason)
+    if checked is None or (comparison.training.verdict != DIFFERENT and not unsure):
         return comparison
     found, reason = checked.training.first_difference, checked.training.reason
     exact = comparison.training.first_difference
     same = found is not None and exact is not None and (exact.epoch, exact.step) == (found.epoch, found.step)
     if found is None or (comparison.weights_alone is not None and not (same and found.stage)):
         return comparison  # which may be led by the first value that is not finite
-    if checked.training.verdict == INCONCLUSIVE:
+    if unsure:
         training = replace(comparison.training, verdict=INCONCLUSIVE, max_weight_gap=None, first_difference=None)
         return replace(comparison, training=replace(training, noise=None, reason=reason, differing_variables=()))
     first, reason = replace(found, equal_before=same), reason or comparison.training.reason

@@ -219,9 +219,11 @@ class InitialWeights:
 
     def _create_variable(self, original: Any, variable: Any, *args: Any, **options: Any) -> None:
         original(variable, *args, **options)
+        given = options.get("initial_value", args[0] if args else None)
         if self.aside or not tf.executing_eagerly() or tf.distribute.has_strategy():
             return
-        self._begin_alone(variable)
+        if not isinstance(given, int | float | list | tuple):  # else it is a constant, such as a weight of a loss
+            self._begin_alone(variable)
 
     def begin_made_in_graph(self, variables: Sequence[Any]) -> None:
         """Begins the script's own variables that a function of TensorFlow's has made, before it first runs."""
@@ -231,7 +233,7 @@ class InitialWeights:
                 self._begin_alone(variable)
 
     def _begin_alone(self, variable: Any) -> None:
-        if variable.trainable and variable.dtype.is_floating:
+        if variable.trainable and variable.dtype.is_floating and variable.shape.rank:
             self.look()  # a model's weights come before what is made for them, such as sums of its gradients
             self._roots.append(weakref.ref(variable))
             self.begin([variable])

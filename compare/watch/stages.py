@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -153,7 +153,7 @@ class StageObserver(Observer):
     def _call_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
         if self._here.model is not None or not self._taped(args, options):
             if self.settings.losses_only and not self._taped() and not any_symbolic_tensors(args, options):
-                self._record("again", {}, tf.nest.flatten(args[:1] or options.get("inputs")))
+                self._record("again", {}, _inputs_among(args, options))
             return super()._call_model(original, model, *args, **options)
         with self._here.set(model=model):
             self.prepare(model, args, options)
@@ -161,7 +161,7 @@ class StageObserver(Observer):
             if isinstance(given, tf.Tensor):
                 given = "a tensor"
             info = {"model": model.name, "operations": operations_of(self._here.data_set)}
-            self._record("inputs", info, tf.nest.flatten(args[:1] or options.get("inputs")))
+            self._record("inputs", info, _inputs_among(args, options))
             if model.built:
                 self._record(
                     "weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in weights_of(model)]
@@ -331,6 +331,7 @@ class StageObserver(Observer):
             info["line"] = self.line()
         context = tf.distribute.get_replica_context()
         replica: Any = 0 if context is None else context.replica_id_in_sync_group
+        tensors = [_dense(each) for each in tensors if each is not None]
         if tf.executing_eagerly():
             self._event(kind, info, np.asarray(replica), *map(_as_array, tensors))
         elif not in_xla(tf.compat.v1.get_default_graph()):
@@ -534,6 +535,19 @@ WITH_LINE = ("inputs", "targets", "loss", "gradients")
 """The kinds of events that are calls of the script's: of its model, loss, tape and optimizer."""
 WITH_ROWS = ("inputs", "targets")
 """The kinds of events whose arrays have a row per example."""
+
+
+def _inputs_among(args: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+    """What a model is given first, in whatever way; its arguments may have any names."""
+    given = [*args, *(each for name, each in options.items() if name not in ("training", "mask"))]
+    return list(tf.nest.flatten(given[:1]))
+
+
+def _dense(tensor: Any) -> Any:
+    """A sparse or ragged tensor as a dense one; any other as it is."""
+    if isinstance(tensor, tf.SparseTensor):
+        return tf.sparse.to_dense(tensor)
+    return tensor.to_tensor() if isinstance(tensor, tf.RaggedTensor) else tensor
 
 
 def _as_array(tensor: Any) -> np.ndarray:
