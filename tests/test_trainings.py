@@ -49,7 +49,7 @@ from compare.records.model import npz
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
-from compare.watch.alike import InitialWeights
+from compare.watch.alike import InitialWeights, _leave_out_shuffles
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
@@ -348,6 +348,50 @@ def test_inputs_and_outputs_of_any_kind_are_seen_inside_a_step(
     assert close_up is not None
     np.testing.assert_array_equal(close_up.arrays(1, "inputs")[0], BATCHES[0][0])
     assert [each.shape for each in close_up.arrays(1, "predictions")] == [(16, 1)]
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # h5py's
+@pytest.mark.parametrize("way", ["load_weights", "load_model"])
+def test_weights_that_the_second_script_loads_before_training_are_its_own(
+    watch: Watch, tmp_path: Path, way: str
+) -> None:
+    saved = make()
+    saved.save_weights(tmp_path / "saved.weights.h5")
+    saved.save(tmp_path / "saved.keras")
+
+    def restored() -> None:
+        model = make()
+        model(X[:1])  # the first script's random weights, which it does not train
+        model.load_weights(tmp_path / "saved.weights.h5")
+        fit(model)
+
+    def second() -> None:
+        model = keras.models.load_model(tmp_path / "saved.keras") if way == "load_model" else make()
+        if way == "load_weights":
+            model.load_weights(tmp_path / "saved.weights.h5")
+        by_hand(model)
+
+    ((one, two),) = compared(watch(restored), watch(second))
+    assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "together"), [((7, 7), True), ((7, 8), False), ((None, None), False)]
+)  # fmt: skip
+def test_data_shuffled_by_one_seed_are_no_data_that_are_shuffled_apart(
+    watch: Watch, seeds: Any, together: bool
+) -> None:
+    found: list[bool] = []
+
+    def script() -> None:
+        with undone():
+            _leave_out_shuffles()
+            parts = [tf.data.Dataset.range(48).shuffle(48, seed=seed) for seed in seeds]
+            found.append(all(a == b for a, b in tf.data.Dataset.zip(tuple(parts)).as_numpy_iterator()))
+            by_hand(make())
+
+    watch(script)
+    assert found == [together]
 
 
 @pytest.mark.parametrize("graph", [True, False])

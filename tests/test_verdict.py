@@ -25,6 +25,7 @@ from compare.records import (
     Recorder,
     StepRecord,
     Variable,
+    in_time,
     read_json,
     read_records,
     write_json,
@@ -35,7 +36,7 @@ from compare.records.run_json import RunJson
 from compare.reporting import sentences
 from compare.reporting.sentences import sentence, where
 from compare.verdict.evidence import with_noise
-from compare.verdict.exact import compare_records, noise_start, paired_steps, rests, within_rounding
+from compare.verdict.exact import _lacking, compare_records, noise_start, paired_steps, rests, within_rounding
 from compare.verdict.judge import Pair, Recorded, judge
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training, Verdict
 from compare.verdict.outcomes import EXIT_STATUS, FROM_BEST, worst
@@ -661,6 +662,19 @@ def by_hand(train: Train, name: str, *, off: Place | None = None) -> Record:
     places = itertools.product((1, 2), (1, 2))
     model = (KERNEL, BIAS, MOVING)
     return train(name, steps=(2, 2), model=model, edits={place: updated(place) for place in places})
+
+
+def test_epochs_of_which_nothing_was_recorded_are_not_missing_unless_they_are_the_last() -> None:
+    """Such as those of a training that is one call of a function."""
+
+    def keys(*places: Place) -> np.ndarray:
+        return np.array(sorted(map(in_time, places)))
+
+    whole = keys((1, INITIAL), *itertools.product((1, 2, 3), (1, 2)), (1, EPOCH_END), (2, EPOCH_END))
+    assert not len(_lacking(keys((1, INITIAL), (3, 2)), whole))
+    assert _lacking(keys((1, INITIAL), (1, 2), (2, 2)), whole).tolist() == keys(
+        (1, EPOCH_END), (2, EPOCH_END), (3, 1), (3, 2)
+    ).tolist()  # fmt: skip
 
 
 @pytest.mark.parametrize("swapped", [False, True])

@@ -108,7 +108,8 @@ def _compare_weights(reference: Record, candidate: Record) -> Training:
         expected, actual = (keys[places_of(keys)[1] <= INITIAL] for keys in (expected, actual))
     common = np.intersect1d(expected, actual, assume_unique=True)
     steps = int((places_of(common)[1] > INITIAL).sum())
-    made = sum(last_steps(common).values())
+    ends, seen = last_steps(common), last_steps(expected) | last_steps(actual)
+    made = sum((seen | ends)[epoch] for epoch in seen if epoch <= max(ends, default=0))  # also those in one call
     made = made if made > steps else 0
     sides = (candidate, actual, expected), (reference, expected, actual)
     lacking = {int(key): record for record, keys, other in sides for key in _lacking(keys, other)[:1]}
@@ -305,14 +306,16 @@ def last_steps(keys: np.ndarray) -> dict[int, int]:
 def _lacking(keys: np.ndarray, other: np.ndarray) -> np.ndarray:
     """The places of ``other`` that ``keys`` lacks: steps that were not made.
 
-    Left out are steps between two of its own, made in one call, and the initial weights: whatever was not recorded is
-    no difference.
+    Left out are steps and epochs between two of its own, made in one call, and the initial weights: whatever was not
+    recorded is no difference.
     """
     lacking = np.setdiff1d(other, keys, assume_unique=True)
     epochs, steps = places_of(lacking)
+    there = places_of(keys)[0]
+    between = (epochs < there.max(initial=0)) & ~np.isin(epochs, there[places_of(keys)[1] != INITIAL])
     last = last_steps(keys)
     until = np.array([last.get(epoch, INITIAL) for epoch in epochs.tolist()], np.int32)
-    return np.asarray(lacking[(steps != INITIAL) & ~((steps > INITIAL) & (steps < until))])
+    return np.asarray(lacking[(steps != INITIAL) & ~between & ~((steps > INITIAL) & (steps < until))])
 
 
 def since(before: Place, place: Place) -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +83,28 @@ def _leave_out_shuffles() -> None:
     def shuffle(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
         same = copy(dataset)
         same._shuffle_left_out = lambda later: original(later, *args, **options)
+        given = signature(original).bind(dataset, *args, **options).arguments
+        same._shuffled_by = given.get("buffer_size"), given.get("seed")
         return same
 
     def derive(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
         derived = original(dataset, *args, **options)
         if hasattr(dataset, "_shuffle_left_out"):
-            derived._shuffle_left_out = dataset._shuffle_left_out
+            derived._shuffle_left_out, derived._shuffled_by = dataset._shuffle_left_out, dataset._shuffled_by
         return derived
+
+    def shuffled_apart(one: Any, other: Any) -> bool:
+        by, of_other = one._shuffled_by, getattr(other, "_shuffled_by", None)
+        return by[1] is None or by != of_other  # the same seed gives the same order
 
     def zipped(original: Any, *args: Any, datasets: Any = None, **options: Any) -> Any:
         parts = args if len(args) > 1 else args[0] if args else datasets
         if isinstance(parts, tuple | list):
             first, *others = parts
-            apart = [each._shuffle_left_out(each) if hasattr(each, "_shuffle_left_out") else each for each in others]
+            apart = [
+                each._shuffle_left_out(each) if hasattr(each, "_shuffled_by") and shuffled_apart(each, first) else each
+                for each in others
+            ]
             parts = (first, *apart) if hasattr(first, "_shuffle_left_out") else tuple(parts)
         return original(parts, **options)
 
@@ -314,7 +324,9 @@ class InitialWeights:
             if self._own or self._provides:
                 return
         went_on = self.trained and any(mark.assigned for mark in marks)
-        if not (self._own or self._provides or went_on):
+        trainable = [mark for variable, mark in zip(new, marks, strict=True) if variable.trainable]
+        loaded = bool(trainable) and all(mark.assigned for mark in trainable)  # such as with load_weights
+        if not (self._own or self._provides or went_on or loaded):
             found, sure = self._found(new, late)
             if not found:
                 return
