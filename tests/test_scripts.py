@@ -509,6 +509,30 @@ def test_what_an_interrupted_script_has_not_come_to_is_no_difference(
     assert details["interrupted"] and (entry["verdict"], entry["training"]["steps_compared"]) == ("identical", 2)
 
 
+def test_an_interruption_while_a_difference_is_explained_starts_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begins = TEACHER.partition("def train")[0] + "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])"
+    for name, text in (("a.py", FINISHES), ("b.py", FINISHES.replace("SGD()", "SGD(0.02)"))):
+        (tmp_path / name).write_text(begins + text)
+    wait, waited = ScriptRunner.wait, list[int]()
+
+    def interrupted(self: ScriptRunner, runs: Any, look: Any) -> None:
+        waited.append(len(runs))
+        if len(waited) == 2:
+            raise KeyboardInterrupt
+        wait(self, runs, look)
+
+    monkeypatch.setattr(ScriptRunner, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(scripts=["a.py", "b.py"], reports=tmp_path, name="run", quiet=True)
+    details = compare.load(tmp_path / "run").details
+    (entry,) = details["comparisons"]
+    assert details["interrupted"] and (entry["verdict"], entry.get("so_far")) == ("inconclusive", None)
+    assert len(waited) == 2
+
+
 def test_ctrl_c_judges_what_there_is(tmp_path: Path) -> None:
     for name in ("task.py", "my_fit.py"):
         (tmp_path / name).write_text((SCRIPTS / name).read_text())

@@ -217,6 +217,15 @@ def test_a_run_that_was_interrupted_is_said_to_be(status: str) -> None:
     assert made.interrupted == (status == "interrupted")
 
 
+@pytest.mark.parametrize("status", ["interrupted", "unexplained"])
+def test_scripts_that_were_interrupted_before_rounding_was_measured_are_not_different(status: str) -> None:
+    scripts: Any = {"status": status, "options": {"epochs": 1, "scripts": ["a.py", "b.py"]}}
+    made = judged([record("fit", 0, 1), record("loop", 0, 2)], **scripts)
+    assert made.interrupted and made.verdict == "inconclusive"
+    assert judged([record("fit", 0, 1), record("loop", 0, np.nan)], **scripts).verdict == "different"
+    assert judged([record("fit", 0, 1), record("loop", 0, 1)], **scripts).verdict == "identical"
+
+
 def test_a_number_that_one_log_lacks_in_an_epoch_is_no_difference() -> None:
     whole = {1: {"loss": 0.5, "accuracy": 0.25}, 2: {"loss": 0.25, "accuracy": 0.5}}
     part = {1: {"loss": 0.5}, 2: {"loss": 0.25, "accuracy": 0.75}}

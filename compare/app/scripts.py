@@ -30,7 +30,7 @@ from compare.errors import NoVerdictError
 from compare.modes import Scripts
 from compare.naming import distinct, printable, some
 from compare.records import MetricsFile, read_json
-from compare.records.run_json import INTERRUPTED, TRAINED, RunJson
+from compare.records.run_json import INTERRUPTED, TRAINED, UNEXPLAINED, RunJson
 from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
@@ -59,7 +59,7 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
                 explain(session)
         except KeyboardInterrupt:
             interrupted = True
-            session.run.save(status=INTERRUPTED)
+            session.run.save(status=UNEXPLAINED if session.run.status == TRAINED else INTERRUPTED)
         if not session.models:
             raise KeyboardInterrupt
         if interrupted:

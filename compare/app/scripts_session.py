@@ -107,7 +107,11 @@ class ScriptsSession:
 def run_scripts(
     session: ScriptsSession, settings: Sequence[Settings], shown: Sequence[str]
 ) -> tuple[list[ScriptRun], bool]:
-    """Runs scripts at the same time and shows their progress; returns them, and whether they were interrupted."""
+    """Runs scripts at the same time and shows their progress; returns them, and whether they were interrupted.
+
+    Raises:
+        KeyboardInterrupt: if it was interrupted, unless they run for the first time: what they trained can be compared.
+    """
     first = session.first
     logs = [
         session.folder / log_name(name) if first else Path(each.folder).with_suffix(".log")
@@ -140,6 +144,8 @@ def run_scripts(
         except KeyboardInterrupt:
             interrupted = True
             session.runner.end(runs)
+            if not first:
+                raise
     return runs, interrupted
 
 

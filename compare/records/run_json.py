@@ -18,9 +18,10 @@ from compare.records.metrics_csv import filled, read_metrics
 from compare.records.model import RecordError
 
 BEGUN, TRAINING, INTERRUPTED, TRAINED = "begun", "training", "interrupted", "trained"
-EXPLAINED, FINISHED = "explained", "finished"
-"""The values of ``status``, in the order in which a run reaches them. Of an explained run everything has been measured;
-a finished run has its verdict, plot, page and place in the list of runs, too, which are made from its files."""
+UNEXPLAINED, EXPLAINED, FINISHED = "unexplained", "explained", "finished"
+"""The values of ``status``, in the order in which a run reaches them. An unexplained comparison of scripts was
+interrupted when they had ended. Of an explained run everything has been measured; a finished run has its verdict, plot,
+page and place in the list of runs, too, which are made from its files."""
 
 SCHEMA, OF_VERDICTS = 2, 1
 """The versions of the formats of ``run.json`` and ``verdict.json``."""
@@ -70,7 +71,7 @@ class RunJson:
 
     Attributes:
         identity: a random text that all records of the run have, too.
-        status: ``begun``, ``training``, ``interrupted``, ``trained``, ``explained`` or ``finished``.
+        status: ``begun``, ``training``, ``interrupted``, ``trained``, ``unexplained``, ``explained`` or ``finished``.
         notes: notes shown with every result, such as "sample of the data set".
         models: of two scripts that train several models, the names of the records of all but the first, in pairs.
         unpaired: of two scripts, what could not be compared, and why: other trainings, or weights that one has alone.

@@ -11,7 +11,7 @@ import numpy as np
 from compare.naming import MADE_ALIKE, file_name, margin
 from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_records, step_dtype
 from compare.records.codec import decode
-from compare.records.run_json import INTERRUPTED, RunJson
+from compare.records.run_json import INTERRUPTED, UNEXPLAINED, RunJson
 from compare.strategy_specs import SPECS
 from compare.verdict.evidence import with_noise, with_study
 from compare.verdict.exact import beyond_rounding, compare_records, noise_start, paired_steps, rests, within_rounding
@@ -26,6 +26,7 @@ from compare.verdict.model import (
     Verdict,
     asynchronous,
     not_comparable,
+    unmeasured,
 )
 from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INCONCLUSIVE
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
@@ -223,12 +224,15 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
     scripts, names, truth = bool(run.options.get("scripts")), run.trainers or [], None
     for exact in [records[name] for name in FLOAT64 if name in records and name not in names][:1]:
         truth = distances(exact[min(exact)], recorded.shown, compared)
+    interrupted = run.status in (INTERRUPTED, UNEXPLAINED)
     comparisons = []
     for pair, comparison in zip(paired, compared, strict=True):
         found = comparison
         if pair.trained:
             if scripts:
                 found = with_located(found, pair.checked)
+                if interrupted and pair.noise_start is not None:
+                    found = unmeasured(found)
             if run.status == INTERRUPTED:
                 found = replace(found, so_far=_so_far(pair, None if scripts else run.options["epochs"]))
             found = _with_check(found, pair.checked, scripts=scripts)
@@ -239,7 +243,7 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
         comparisons,
         scope="scripts" if scripts else "run",
         made_alike=tuple(name for name in MADE_ALIKE if name not in run.options["keep"]) if scripts else None,
-        interrupted=run.status == INTERRUPTED,
+        interrupted=interrupted,
         stopped=tuple(
             Stop(record.trainer, record.seed, record.end.epoch, record.end.step, record.end.what)
             for record in recorded.records

@@ -381,6 +381,14 @@ def asynchronous(comparison: Comparison) -> Comparison:
     return replace(comparison, training=training)
 
 
+def unmeasured(comparison: Comparison) -> Comparison:
+    """The comparison, interrupted before it was known whether rounding explains a difference of weights."""
+    if comparison.training.verdict != DIFFERENT:
+        return comparison
+    reason = "their weights differ, and the run was interrupted before it was measured whether rounding explains that"
+    return replace(comparison, training=replace(comparison.training, verdict=INCONCLUSIVE, reason=reason))
+
+
 @dataclass(frozen=True)
 class Stop:
     """A trainer that stopped early, because a value was no longer finite (see ``compare.records.End``)."""
