@@ -427,6 +427,34 @@ def test_the_last_batch_of_the_epoch_tells_more_of_the_loss() -> None:
         assert [each.id for each in name_further(found, both, [])] == causes
 
 
+@pytest.mark.parametrize(("divisors", "first", "further"), [
+    ((8, 4), [], []), ((8, 8), [], ["loss-constant-denominator"]),
+    ((16, 8), [], []), ((1, 1), ["loss-summed"], []), ((1, 0.5), [], []),
+])  # fmt: skip
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_share_depends_on_the_size_of_a_batch_and_a_factor_does_not(
+    divisors: tuple[float, float], first: list[str], further: list[str], whole: bool
+) -> None:
+    """A full batch of 8 and a short one of 4 whose losses are divided by a number; such as a sum over outputs."""
+
+    def epoch(divisors: tuple[float, float], gradient: float) -> CloseUp:
+        full, short = (of_zeros(rows=rows, gradient=gradient, with_penalty=False) for rows in (slice(8), slice(8, 12)))
+        steps = {1: full.steps[1]}
+        for number, (step, divisor, size) in enumerate(zip((full, short), divisors, (8, 4), strict=True), STEP):
+            (data, penalty), factor = step.arrays(STEP, "loss"), size / divisor
+            loss = float(data) * factor + float(penalty) * (factor if whole else 1)
+            steps[number] = with_loss(step, loss, float(penalty)).steps[STEP]
+        return replace(full, steps=steps)
+
+    right, other = epoch((8, 4), 1.0), epoch(divisors, 0.91234)
+    given = replace(sides(other), close_ups=(right, other))
+    both = replace(given, traces=(replace(given.traces[0], epochs=[FitEpoch(3, {}, 1.0)]), given.traces[1]))
+    found = locate(right, other, [], STEP, NAMES)
+    causes = name_causes(found, both)
+    assert [each.id for each in causes] == first
+    assert [each.id for each in name_further(found, both, causes)] == further
+
+
 def test_other_examples_are_not_named_after_a_step_whose_own_are_not_known() -> None:
     def after(first: CloseUp, rows: slice) -> CloseUp:
         return replace(first, steps={**first.steps, STEP + 1: of_zeros(rows=rows).steps[STEP]})
@@ -626,19 +654,43 @@ def test_other_examples_are_named_in_a_later_step() -> None:
 def test_later_examples_that_may_depend_on_weights_are_no_cause(unknown: int, causes: list[str]) -> None:
     """As of an agent: what it meets, and so what it is given as labels, follows from what it has learned."""
     right, other = of_zeros(), of_zeros(gradient=2.0)
-    later = [linear_step(rows=slice(8, 16)).steps[STEP], linear_step(shuffled=True).steps[STEP]]
+    one, two, apart = (
+        linear_step(rows=rows, shuffled=shuffled).steps[STEP]
+        for rows, shuffled in ((slice(0, 8), False), (slice(8, 16), False), (slice(8, 16), True))
+    )
     met = [
         replace(event, rows=(*range(unknown), *event.rows[unknown:])) if event.kind == "inputs" else event
-        for event in later[1]
+        for event in apart
     ]
-    right = replace(right, steps={**right.steps, STEP + 1: later[0]})
-    other = replace(other, steps={**other.steps, STEP + 1: met})
+    right = replace(right, steps={**right.steps, STEP + 1: one, STEP + 2: two})
+    other = replace(other, steps={**other.steps, STEP + 1: met, STEP + 2: one})
     given = replace(sides(other), close_ups=(right, other))
-    three = replace(given.traces[0], epochs=[FitEpoch(3, {}, 1.0)])
+    four = replace(given.traces[0], epochs=[FitEpoch(4, {}, 1.0)])
     found = locate(right, other, [], STEP, NAMES)
     assert found.stage == "gradients"
-    further = name_further(found, replace(given, traces=(three, given.traces[1])), [])
+    further = name_further(found, replace(given, traces=(four, given.traces[1])), [])
     assert [cause.id for cause in further] == causes
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_labels_of_other_examples_with_equal_inputs_are_not_shuffled_apart(named: bool) -> None:
+    """As of rows that fit keeps for validation; where they are shuffled apart, an epoch has the same ones."""
+    inputs, labels = [1, 1, 2, 3], ([10, 20, 10, 20], [20, 20, 10, 10] if named else [20, 30, 10, 10])
+
+    def epoch(labels: Sequence[int], *, more: bool) -> CloseUp:
+        def step(number: int) -> list[Event]:
+            rows, part = inputs + [3] * more, slice(2 * number, 2 * number + 2 + more)
+            of = [*labels, 30][part]
+            return [Event("inputs", 0, {"model": "m"}, [], rows[part]), Event("targets", 0, {}, [], of)]
+
+        return CloseUp({number + 1: step(number) for number in range(2)})
+
+    right, other = epoch(labels[0], more=False), epoch(labels[1], more=False)
+    both = replace(sides(RIGHT), close_ups=(right, other), step=2)
+    apart = list(CATALOGUE["labels-shuffled-apart"].recorded["examples"](both, Located(2, "examples")))
+    assert bool(apart) == named
+    both = replace(both, close_ups=(right, epoch(labels[1], more=True)))
+    assert not list(CATALOGUE["labels-shuffled-apart"].recorded["examples"](both, Located(2, "examples")))
 
 
 # Several trainings
@@ -861,6 +913,11 @@ def test_a_loop_that_trains_on_after_a_callback_has_stopped_fit(wanted: int, cau
     ended = replace(RIGHT, steps={})
     assert accused(ended, ended, ends=(1, 2), step=3, epochs=wanted, callbacks=["EarlyStopping"]) == causes
     assert accused(ended, ended, ends=(1, 2), step=3, epochs=wanted) == [], "without a callback"
+    innocent: list[dict[str, Any]] = [
+        {"callbacks": ["CSVLogger", "LearningRateScheduler"]}, {"initial_epoch": 3, "callbacks": ["Own"]},
+    ]  # fmt: skip
+    for given in innocent:
+        assert accused(ended, ended, ends=(1, 2), step=3, epochs=wanted, **given) == [], "which has not ended it"
 
 
 def test_a_callback_is_not_accused_of_what_it_cannot_have_done() -> None:
@@ -873,6 +930,11 @@ def test_a_callback_is_not_accused_of_what_it_cannot_have_done() -> None:
     printing = ["PrintLR", "LearningRateScheduler"]
     (cause,) = found_causes(linear_step(rate=0.05), linear_step(rate=0.1), ends=(1, 2), rate=0.1, callbacks=printing)
     assert has(cause, callbacks=["LearningRateScheduler"]), "others only print it"
+    for name, causes in (("EarlyStopping", "optimizer-differs"), ("Warmup", "callbacks-missing")):
+        (cause,) = found_causes(
+            linear_step(rate=0.05), linear_step(rate=0.1), ends=(1, 2), rate=0.1, callbacks=["TensorBoard", name]
+        )
+        assert cause.id == causes and has(cause, callbacks=[name]) == (name == "Warmup")
     assert named(linear_step(rate=0.1), ends=(2,)) == ["optimizer-differs"], "still in fit's first epoch"
     assert named(linear_step(rate=0.1, gradient=0.91234)) == [], "the gradients differ before that"
     same = linear_step(rate=0.05)
@@ -969,6 +1031,22 @@ def test_probabilities_taken_for_logits() -> None:
         assert accused(right, with_loss(OFF, 1.001 * other + PENALTY)) == []
 
 
+@pytest.mark.parametrize("kind", ["binary_crossentropy", "categorical_crossentropy"])
+def test_predictions_that_are_no_probabilities_accuse_the_side_that_takes_them_for_such(kind: str) -> None:
+    true = TRUE if kind.startswith("binary") else TRUE == [0, 1]
+    logits = np.linspace(-1, 2, 8 * true.shape[1]).reshape(8, -1)
+    targets = Targets(kind, true, logits)
+    losses = {flag: float(value_of(replace(targets, from_logits=flag)) or 0) for flag in (True, False)}
+    right = with_targets(RIGHT, kind, true, logits, loss=losses[False])
+    (cause,) = found_causes(right, with_loss(OFF, losses[True] + PENALTY))
+    assert (cause.id, cause.side) == ("logits-mismatch", "fit")
+    assert cause.remedy.startswith("model.compile") and "from_logits=True" in cause.remedy
+    assert has(cause, from_logits=True, side="loop", logits=True)
+    both = replace(sides(OFF), close_ups=(right, OFF), foreseen=True)
+    wanted = CATALOGUE["logits-mismatch"].recorded["loss"](both, Located(STEP, "loss"))
+    assert "other-logits" not in [each.changes["loss"] for each in wanted], "its model has another last layer"
+
+
 def test_the_loss_of_other_targets_is_computed_once_however_many_mistakes_are_tried_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -993,6 +1071,8 @@ def test_sample_weights_left_out() -> None:
     assert (of_fit.id, of_fit.side) == ("sample-weights-dropped", "fit") and "class_weight" in of_fit.remedy
     parts = changed(other, "inputs", halves)
     assert accused(right, parts) == [], "the gradient of each part may be weighed"
+    for given, text in ((True, "tf.gather(class_weights, y)"), (False, "x, y, sample_weight = batch")):
+        assert text in found_causes(right, other, class_weight=given)[0].remedy
     foreseen = replace(sides(parts), close_ups=(parts, parts), foreseen=True)
     assert not CATALOGUE["sample-weights-dropped"].recorded["loss"](foreseen, Located(STEP, "loss"))
 
@@ -1112,10 +1192,23 @@ def test_gradients_that_no_limit_explains_are_not_clipped() -> None:
 @pytest.mark.parametrize(("factor", "half", "causes"), [
     (2.0**15, True, [("gradients", "loss-scale-missing")]), (2.0**15, False, []),
     (1000.0, True, [("gradients", "loss-scaled")]), (4.0, True, [("gradients", "loss-scaled")]),
+    (128.0, True, [("gradients", "loss-scaled")]),
 ])  # fmt: skip
 def test_gradients_that_nobody_divides_by_the_loss_scale(factor: float, half: bool, causes: Any) -> None:
     right, other = linear_step(half=half), linear_step(half=half, gradient=factor)
     assert accused(right, other) == causes
+
+
+@pytest.mark.parametrize(("begun", "skipped", "named"), [(None, 8, True), (128.0, 0, True), (None, 0, False)])
+def test_the_loss_scale_is_that_of_the_optimizer(begun: float | None, skipped: int, named: bool) -> None:
+    """A loss that is divided by the size of a batch once too often is no loss that is not scaled."""
+    right, other = linear_step(half=True), linear_step(half=True, factor=1 / 128, with_penalty=False)
+    right = replace(right, steps={**right.steps, 1: [Event("scaled", 0, {"skipped": skipped}, [])]})
+    given = sides(other)
+    scaling = {**ADAM, "config": {**ADAM["config"], "initial_scale": begun}}
+    both = replace(given, traces=(given.traces[0], replace(given.traces[1], optimizers=[scaling])))
+    both = replace(both, close_ups=(right, other))
+    assert bool(list(CATALOGUE["loss-scale-missing"].recorded["loss"](both, Located(STEP, "loss")))) == named
 
 
 # Update and state

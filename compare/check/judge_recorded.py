@@ -19,7 +19,16 @@ import numpy as np
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
 from compare.check.causes.data import operation_of
-from compare.check.causes.optimizer import TAKEN, begins_with, kind_of_setting, made_again
+from compare.check.causes.optimizer import (
+    NEVER,
+    RESTORES,
+    SET_RATES,
+    STOP,
+    TAKEN,
+    begins_with,
+    kind_of_setting,
+    made_again,
+)
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
 from compare.check.recorded import (
@@ -31,6 +40,7 @@ from compare.check.recorded import (
     drawn_more_often,
     equal_gradients,
     factor_of_gradients,
+    has_one_factor,
     known_rows,
     other_settings,
     parts_of_step,
@@ -79,8 +89,6 @@ OF_GRADIENTS = ("gradient_accumulation_steps", "loss_scale_factor")
 """Options of an optimizer by which it takes other gradients, so that steps are not the same."""
 OF_SETTINGS = ("script-optimizer", "script-schedule", "script-settings")
 """What is seen of an optimizer whatever gradients it is given."""
-RESTORES = "EarlyStopping"
-"""The callback that sets weights after the last step (``restore_best_weights``)."""
 
 Shown = tuple[Cause, Variant]
 
@@ -136,6 +144,8 @@ def _of_own_loss(located: Located, sides: Sides) -> list[Finding]:
     epoch = [step for step in steps_of_epoch(sides) if step > sides.step]
     here = [sides.step] if located.stage in (EXAMPLES, INPUTS, PREDICTIONS) else []
     for step in (*here, *epoch[-1:]):  # the last batch may be a short one
+        if has_one_factor(sides, step):
+            continue
         own = with_own_predictions(replace(sides, step=step))
         if own is not None and (causes := name_causes(Located(step, LOSS), own)):
             return causes
@@ -291,13 +301,16 @@ def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
     side, trace = names[1 - right], traces[right]
     if all(changing):
         return []
+    restores = {RESTORES} if trace.fit.get("restores", True) else set()
+    others = {*NEVER, *SET_RATES, *STOP} - restores
+    callbacks = [name for name in trace.fit.get("callbacks", ()) if name not in others]
     of = {"reference": names[right], "variables": [v.name for i, v in enumerate(trace.variables) if trace.changes(i)]}
     if all(each.config.get("use_ema") for each in traces):
         cause, remedy = "optimizer-differs", TAKEN
         seen = Measurement.of("averages-not-taken", side=side, **of)
-    elif RESTORES in trace.fit.get("callbacks", ()):
+    elif callbacks:
         cause, remedy = "callbacks-missing", ""
-        seen = Measurement.of("changed-after-training", callbacks=[RESTORES], **of)
+        seen = Measurement.of("changed-after-training", callbacks=callbacks, **of)
     else:
         return []
     return [CATALOGUE[cause].found(side, seen, used=used_by(traces[1 - right], trace), remedy=remedy)]

@@ -232,6 +232,23 @@ def _own_targets(sides: Sides, right: Targets) -> Targets | None:
     return replace(right, true=own.true, predicted=predicted, weight=own.weight)
 
 
+def has_one_factor(sides: Sides, step: int) -> bool:
+    """Whether the other side's loss is one multiple of the right one in two steps of other sizes.
+
+    Then it is no share of a batch, whose factor depends on its size. The models' own losses may be without the factor.
+    """
+    factors = list[tuple[float, float]]()
+    sizes = {len(example_rows(sides.other, each)) for each in (sides.step, step)}
+    for each in (sides.step, step) if len(sizes) == 2 else ():
+        own = with_own_predictions(replace(sides, step=each))
+        right, other = (loss_of(own.right, each), loss_of(own.other, each)) if own else (None, None)
+        penalty = penalty_of(sides.other, each)
+        if not right or other is None or right == penalty:
+            return False
+        factors.append((other / right, (other - penalty) / (right - penalty)))
+    return any(same(*each) for each in zip(*factors, strict=True))
+
+
 def _own_losses(close_up: CloseUp, step: int) -> list[np.ndarray]:
     """The model's own losses, on the first replica."""
     first = [event for event in close_up.of(step, "loss") if event.replica == 0]

@@ -50,7 +50,7 @@ class _Sentences(string.Formatter):
 
 SENTENCES = _Sentences()
 OPTIONAL = (
-    "alone", "divided", "epsilon", "examples", "labels", "last", "output", "predictions", "replicas", "state",
+    "alone", "divided", "epsilon", "examples", "labels", "last", "logits", "output", "predictions", "replicas", "state",
     "training", "when",
 )  # fmt: skip
 
@@ -593,7 +593,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-probabilities": ": the model gives probabilities, and from_logits=True says that they are logits. In a "
     "graph, such as {other}'s, Keras takes the logits from before the last activation; {side}'s loss takes the "
     "probabilities for logits",
-    "script-from-logits": "; that of {side} is the one with from_logits={from_logits}",
+    "script-from-logits": "; that of {side} is the one with from_logits={from_logits}"
+    "{logits:?, and the predictions are no probabilities}",
     "script-unsmoothed": "; that of {side} is the one without label smoothing",
     "script-unmasked": "; that of {side} is the mean over all positions, also those that the model's mask leaves out",
     "script-unweighted": "; that of {side} is the one without sample weights or class weights",

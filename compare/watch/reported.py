@@ -25,7 +25,7 @@ from compare.watch.settings import ORDER, Settings
 from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, TraceWriter
 from compare.watch.training import Training
 
-FIT_ARGUMENTS = ("epochs", "validation_split")
+FIT_ARGUMENTS = ("epochs", "initial_epoch", "validation_split")
 """Arguments of ``fit`` that are recorded with their values, which are numbers of Python's or of NumPy's."""
 CALLS = ("shuffle", "batch", "take", "skip", "repeat", "padded_batch")
 """Methods of ``tf.data.Dataset`` whose calls are recorded."""
@@ -57,10 +57,12 @@ def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> N
         options = by_name(original, model, args, options)
         given = {name: _number(options.get(name)) for name in FIT_ARGUMENTS}
         facts: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
+        facts["class_weight"] = options.get("class_weight") is not None
         callbacks = options.get("callbacks") or []
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
             facts["callbacks"] = [type(callback).__name__ for callback in callbacks]
+            facts["restores"] = any(getattr(callback, "restore_best_weights", False) for callback in callbacks)
             options["callbacks"] = [*callbacks, _Epochs(observer, writer, model, facts)]
         if not own_order and not isinstance(options.get("x"), tf.data.Dataset):
             options["shuffle"] = False

@@ -274,20 +274,29 @@ def _rest_without_update(sides: Sides) -> Variant | None:
 def _with_another_label(sides: Sides) -> int:
     """The number of examples of the step whose label is another one than that of equal inputs on the right side.
 
-    It is 0 if labels are only called by other names: where each right label has become one and the same other. It also
-    is where one is a label of no example, such as one that is computed from weights.
+    It is 0 unless the step or the epoch has the same inputs and the same labels on both sides, in other pairs: else
+    examples with equal inputs may be others, or a label is computed from weights. It also is 0 if labels are only
+    called by other names: where each right label has become one and the same other.
     """
+    if not any(_in_other_pairs(sides, steps) for steps in ([sides.step], steps_of_epoch(sides))):
+        return 0
     labels: dict[int, set[int]] = {}
     for row, label in _labelled(sides.right, sides.right.steps):
         labels.setdefault(row, set()).add(label)
-    known = [(row, label) for row, label in _labelled(sides.other, [sides.step]) if row in labels]
+    known = _labelled(sides.other, [sides.step])
     became: dict[int, set[int]] = {}
     for row, label in known:
         for old in labels[row]:
             became.setdefault(old, set()).add(label)
     renamed = len(became) < len(known) and all(len(others) == 1 for others in became.values())
-    computed = not set().union(*labels.values()).issuperset(label for _, label in known)
-    return 0 if renamed or computed else sum(label not in labels[row] for row, label in known)
+    return 0 if renamed else sum(label not in labels[row] for row, label in known)
+
+
+def _in_other_pairs(sides: Sides, steps: Sequence[int]) -> bool:
+    """Whether both sides have the same inputs in some steps, and the same labels, but not together."""
+    right, other = (Counter(_labelled(side, steps)) for side in (sides.right, sides.other))
+    parts = ([Counter(part) for part in zip(*pairs.elements(), strict=True)] for pairs in (right, other))
+    return right != other and next(parts) == next(parts)
 
 
 def _labelled(close_up: CloseUp, steps: Iterable[int]) -> list[tuple[int, int]]:

@@ -30,10 +30,13 @@ from compare.check.recorded import (
     both_gradients,
     clip_alike,
     factor_of_gradients,
+    has_one_factor,
     have_factor,
     parts_of_step,
     penalty_of,
     same,
+    skipped_updates,
+    steps_of_epoch,
 )
 from compare.check.sides import Sides
 from compare.check.stages import (
@@ -69,6 +72,8 @@ def by_replicas(share: Share, power: int) -> Share:
     return lambda split: [weight * split.replicas**power for weight in share(split)]
 
 
+LOSS_SCALE = 2.0**15
+"""The scale with which Keras's LossScaleOptimizer begins, unless it is told otherwise."""
 OTHER_SHARES: Mapping[str, Share] = {
     "loss-constant-denominator": divided_by(lambda split: float(split.global_batch_size)),
     "loss-summed": divided_by(lambda split: 1.0),
@@ -76,6 +81,8 @@ OTHER_SHARES: Mapping[str, Share] = {
     "loss-divided-twice": by_replicas(mean_of_means, -1),
 }
 """The share that each example gets by mistake, by cause, the more usual one first."""
+OF_SIZE = ("loss-constant-denominator", "loss-summed")
+"""Those by which the loss is another multiple of the right one in a batch of another size."""
 
 
 def _recorded_share(wanted: str) -> Recorded:
@@ -87,6 +94,8 @@ def _recorded_share(wanted: str) -> Recorded:
             return
         factors = {cause: recorded.factor(share) for cause, share in OTHER_SHARES.items()}
         factor = factors[wanted]
+        if wanted in OF_SIZE and not sides.foreseen and has_one_factor(sides, steps_of_epoch(sides)[-1]):
+            return
         if wanted == next(cause for cause, each in factors.items() if same(each, factor)):
             numbers = {"examples": sum(recorded.split.sizes), "full": recorded.split.global_batch_size}
             seen = Measurement.of(f"script-{wanted}", **numbers, replicas=sides.replicas)
@@ -182,17 +191,22 @@ def _loss_scale(factor: float) -> float | None:
 
 
 def _recorded_scale(sides: Sides, located: Located) -> Iterator[Variant]:
-    """In float16, the loss is multiplied by a large power of two, and the gradients are divided by it."""
+    """In float16, the loss is multiplied by a large power of two, and the gradients are divided by it.
+
+    It is what an optimizer begins with, and half of that after each update that it has left out.
+    """
     half = any(array.dtype == np.float16 for array in sides.right.arrays(sides.step, "layer"))
     right, other = both_gradients(sides)
     if not half or not right or right.keys() != other.keys():
         return
     norms = [norm_of(list(side.values())) for side in (right, other)]
     factor = _loss_scale(norms[1] / norms[0]) if all(norms) else None
-    if factor is not None and factor < 1 and located.stage == LOSS:
-        yield Variant({}, Measurement.of("script-not-scaled", loss_scale=1 / factor))
-    elif factor is not None and factor > 1 and located.stage == GRADIENTS:
-        yield Variant({}, Measurement.of("script-not-unscaled", loss_scale=factor))
+    begun = [each.config.get("initial_scale") for each in (sides.right_trace, sides.other_trace)]
+    scale = next(filter(None, begun), LOSS_SCALE) / 2 ** skipped_updates(sides)[0]
+    if factor == 1 / scale and located.stage == LOSS:
+        yield Variant({}, Measurement.of("script-not-scaled", loss_scale=scale))
+    elif factor == scale and located.stage == GRADIENTS:
+        yield Variant({}, Measurement.of("script-not-unscaled", loss_scale=scale))
 
 
 def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
@@ -278,7 +292,8 @@ def _recorded_unweighted(sides: Sides, located: Located) -> list[Variant]:
     """A loss without weights. A step in more parts may weigh the gradient of each."""
     right, other = parts_of_step(sides)
     known = right == other and not (sides.foreseen and other > 1)
-    return [Variant({"sample_weights": False}, Measurement.of("script-unweighted"))] if known else []
+    remedy = OF_CLASSES if sides.right_trace.fit.get("class_weight") else ""
+    return [Variant({"sample_weights": False}, Measurement.of("script-unweighted"), remedy=remedy)] if known else []
 
 
 def _factor(case: Case, recipe: Recipe, share: Share) -> float | None:
@@ -391,8 +406,22 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
         f"loss_object = {loss}(from_logits=False)\n# in both; or leave out the activation of the model's last layer"
     )
     yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=in_both)
-    remedy = f"loss_object = {loss}(from_logits={flag})\n# with the options of the other script's loss"
-    yield Variant({"loss": OTHER_LOGITS}, Measurement.of("script-from-logits", from_logits=not flag), remedy=remedy)
+    by_right = not flag and not _are_probabilities(recorded.targets)
+    if by_right and sides.foreseen:  # the other side's model ends otherwise, and its loss is right for that
+        return
+    remedy = f"loss_object = {loss}(from_logits={flag or by_right})\n# with the options of the other script's loss"
+    if by_right and sides.right_trace.trained_by == "fit":
+        remedy = f"model.compile(optimizer, loss={loss}(from_logits=True))  # as the model gives logits"
+    seen = sides.named(Measurement.of("script-from-logits", from_logits=not flag))
+    seen = seen.but(logits=True) if by_right else seen
+    yield Variant({"loss": OTHER_LOGITS}, seen, remedy=remedy, by_right=by_right)
+
+
+def _are_probabilities(targets: Targets) -> bool:
+    """Whether predictions can be what a loss without ``from_logits`` takes them for."""
+    predicted = targets.predicted
+    sums = np.ones(1) if targets.kind == "binary_crossentropy" else predicted.sum(-1)
+    return bool((predicted >= 0).all() and (predicted <= 1).all() and np.allclose(sums, 1, atol=0.01))
 
 
 WITH_PROBABILITIES = (
@@ -507,15 +536,17 @@ def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
         yield Variant({}, Measurement.of("script-pairs-next", next_loss=loss, next_right=mean + penalty))
 
 
+OF_CLASSES = (
+    "sample_weight = tf.gather(class_weights, y)  # one per class; times the data's own weights, if any\n"
+    "per_example = loss_object.call(y, predictions) * sample_weight"
+)
+
+
 def _unweighted(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.weighted:
         yield Variant({"sample_weights": False}, Measurement.of("sample-weights-unused"))
     if case.replay.experiment.class_weight is not None:
-        remedy = (
-            "sample_weight = tf.gather(class_weights, y)  # one per class; times the data's own weights, if any\n"
-            "per_example = loss_object.call(y, predictions) * sample_weight"
-        )
-        yield Variant({"class_weights": False}, Measurement.of("class-weights-unused"), remedy=remedy)
+        yield Variant({"class_weights": False}, Measurement.of("class-weights-unused"), remedy=OF_CLASSES)
         if case.replay.weighted:
             changes = {"sample_weights": False, "class_weights": False}
             yield Variant(changes, Measurement.of("no-weights-used"))

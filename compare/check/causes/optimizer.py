@@ -593,7 +593,7 @@ def _recorded_callbacks(
     sides: Sides, rates: Sequence[float | None], right: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Measurement | None:
     """Evidence that a callback of fit has set another learning rate than the one at which it began."""
-    callbacks = _recorded_list(sides)
+    callbacks = _recorded_list(sides, but=(*NEVER, *STOP, SWAPS))
     of_rate = [name for name in callbacks if "LearningRate" in name or "LR" in name]
     callbacks = [name for name in of_rate if name in SET_RATES] or of_rate or callbacks
     if not callbacks or right is None or other is None or rates[0] is None or rates[1] is None:
@@ -608,21 +608,30 @@ def _recorded_callbacks(
 
 def _recorded_end(sides: Sides, located: Located) -> Iterator[Variant]:
     """A callback that ends fit before its last epoch."""
-    fit, callbacks = sides.right_trace, _recorded_list(sides)
-    if callbacks and sides.step > fit.last and len(fit.epochs) < int(fit.fit.get("epochs", 0)):
+    fit, callbacks = sides.right_trace, _recorded_list(sides, but=(*NEVER, *SET_RATES, SWAPS))
+    wanted = int(fit.fit.get("epochs", 0)) - int(fit.fit.get("initial_epoch", 0))
+    if callbacks and sides.step > fit.last and len(fit.epochs) < wanted:
         numbers = {"epochs": len(fit.epochs), "callbacks": callbacks}
         yield Variant({}, Measurement.of("script-ended", side=sides.right_name, **numbers))
 
 
-def _recorded_list(sides: Sides) -> list[str]:
-    """The callbacks of fit that may have acted: after its first epoch."""
+def _recorded_list(sides: Sides, but: Sequence[str]) -> list[str]:
+    """The callbacks of fit that may have acted, which is after its first epoch, without those that never do this."""
     fit = sides.right_trace
-    callbacks = list(fit.fit.get("callbacks", ()))
+    callbacks = [name for name in fit.fit.get("callbacks", ()) if name not in but]
     return callbacks if callbacks and sides.step > fit.epochs[0].steps else []
 
 
 SET_RATES = ("LearningRateScheduler", "ReduceLROnPlateau")
 """Keras's callbacks that set the learning rate."""
+RESTORES = "EarlyStopping"
+"""The callback that sets weights after the last step (``restore_best_weights``)."""
+STOP = (RESTORES, "TerminateOnNaN")
+"""Those that end training."""
+SWAPS = "SwapEMAWeights"
+"""The one that sets weights at the end of each epoch."""
+NEVER = ("BackupAndRestore", "CSVLogger", "History", "ModelCheckpoint", "ProgbarLogger", "RemoteMonitor", "TensorBoard")
+"""Those that do nothing of this."""
 WITH_MOMENTUM = (
     "velocity.assign({momentum:g} * velocity - learning_rate * gradient)  # one for each variable, 0 at first\n"
     "variable.assign_add(velocity)"
