@@ -714,7 +714,9 @@ def test_columns_are_those_of_the_reference_first_whoever_reports_first(tmp_path
     metrics = MetricsFile(tmp_path / "metrics.csv")
     append(metrics, "loop", 1, {"accuracy": 0.5, "loss": 1.0, "own": 2.0})
     append(metrics, "fit", 1, {"loss": 1.0, "accuracy": 0.5})
+    append(metrics, "float64", 1, {"loss": 1.0})
     metrics.sort(["fit", "loop"])
+    assert [row["trainer"] for row in read_metrics(metrics.path)] == ["fit", "loop", "float64"]
     header, *rows = metrics.path.read_text().splitlines()
     assert header.startswith("trainer,seed,epoch,loss,accuracy,own,") and rows[0].startswith("fit,0,1,1.0,0.5,,")
 

@@ -177,6 +177,68 @@ def test_names_of_trainers_lead_nowhere_else(tensorflow, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["index.html", "run"]
 
 
+OUTPUTS = """
+import numpy as np
+import tensorflow as tf
+import compare
+from tasks import blobs
+
+
+def load_data():
+    return [(x, {"a": y, "b": x[:, :1]}) for x, y in blobs(16, 8)]
+
+
+class Net(tf.keras.Model):
+    def __init__(self, layers):
+        super().__init__()
+        self.parts = layers
+
+    def call(self, x):
+        return {name: layer(x) for name, layer in self.parts.items()}
+
+
+class Own:
+    name = "own"
+
+    def train(self, run):
+        model, _, losses, _ = run.build()
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        for epoch in run.epochs:
+            for x, y in run.train_dataset(epoch):
+                with tf.GradientTape() as tape:
+                    outputs = model(x)
+                    loss = sum(losses[key](y[key], outputs[key]) for key in y)
+                optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_weights), model.trainable_weights))
+                run.end_step()
+            run.end_epoch(epoch, {})
+
+
+experiment = compare.Experiment(
+    name="outputs",
+    load_data=load_data,
+    build_model=lambda: Net({"a": tf.keras.layers.Dense(3), "b": tf.keras.layers.Dense(1)}),
+    build_loss=lambda: {
+        "a": tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "b": tf.keras.losses.MeanSquaredError(),
+    },
+    build_optimizer=lambda: tf.keras.optimizers.SGD(0.1),
+    build_metrics=lambda: {"a": ["accuracy"], "b": [tf.keras.metrics.MeanAbsoluteError(name="mae")]},
+)
+"""
+
+
+def test_metrics_by_output_and_another_optimizer_are_restored_and_a_model_that_cannot_be_saved_is_compared(
+    tensorflow, tmp_path, capsys
+):
+    """Keras cannot save ``Net``, which has no ``get_config``."""
+    task = tmp_path / "task.py"
+    task.write_text(OUTPUTS)
+    ended = run(str(task), tmp_path, ("fit", f"{task}:Own"), strategy="default", export=True, epochs=1, batch_size=8)
+    assert ended.verdict in ("identical", "alike")
+    status, told, _ = restored(capsys, ended.path)
+    assert status == 0 and told.count("as reported") >= 3 and "own, epoch 1" in told
+
+
 def test_exported_models_load_without_this_package(finished, tmp_path):
     script = f"""
 import sys

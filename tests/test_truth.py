@@ -10,6 +10,7 @@ import tasks
 from eager import Eager
 
 import compare
+from compare.errors import RequestError
 from compare.records import EPOCH_END, INITIAL, PROJECTIONS, Record, Variable, step_dtype
 from compare.reporting.sentences import truth_sentence
 from compare.verdict.float64 import distances
@@ -64,6 +65,27 @@ def test_without_the_option_there_is_no_truth(tensorflow, tmp_path):
     assert (
         "truth" not in run(tmp_path, train=72, trainers=(Eager(), Eager()), replicas=1, float64_reference=False).details
     )
+
+
+def test_a_float64_run_that_fails_costs_no_verdict(tensorflow, tmp_path):
+    def build_model():
+        class Single(tensorflow.keras.layers.Dense):
+            def call(self, x):
+                return tensorflow.matmul(tensorflow.cast(x, "float32"), self.kernel)
+
+        return tensorflow.keras.Sequential([Single(3, use_bias=False)])
+
+    task = tasks.experiment(train=16, validation=8, build_model=build_model)
+    options = {"epochs": 1, "batch_size": 8, "float64_reference": True, "reports": tmp_path, "quiet": True}
+    result = compare.run(task, strategy="default", **options)
+    assert result.verdict == "identical" and "truth" not in result.details
+
+    class Named(Eager):
+        name = "float64"
+
+    with pytest.raises(RequestError, match="--float64-reference is called float64 itself"):
+        compare.run(task, trainers=("fit", Named()), name="refused", **options)
+    assert not (tmp_path / "refused").exists()
 
 
 def record(name, ends):

@@ -14,13 +14,14 @@ from compare.app.loading import load
 from compare.app.standard_streams import print_traceback
 from compare.engine.select_keras import select_keras
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
-from compare.modes import Trained
+from compare.modes import Trained, Training
 from compare.records import End
 from compare.records.run_json import FailureEntry, RunJson
 from compare.reporting.jupyter import progress
 from compare.reporting.terminal import RunningGap, TrainerProgress, tell
 from compare.request import TRAINERS, Task
 from compare.user_errors import describe
+from compare.verdict.judge import FLOAT64
 
 if TYPE_CHECKING:
     from compare.check import Report
@@ -73,6 +74,8 @@ class Session:
         # First: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
         strategies.configure(options.replica_count, deterministic=not options.jit)
         trainers, experiment = load(options, console)
+        if isinstance(options, Training) and options.float64_reference and FLOAT64[0] in dict(trainers):
+            raise RequestError(f"--float64-reference is called {FLOAT64[0]} itself: give that trainer another name")
         # Before the data: some strategies allow no operation before they are made.
         strategy = strategies.make(options.strategy, options.replica_count)
         train, validation = load_data(options, experiment)

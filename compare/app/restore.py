@@ -174,6 +174,7 @@ def _evaluate(
             notes.append(f"Note: {path} is damaged and was skipped: {text}")
             continue
         run = Run(task, seed=seed, epochs=range(epoch + 1, epoch + 2), checkpoints=Checkpoints(home, folder))
+        run.trains = False
         model, optimizer, loss, metrics = run.build()
         saved = copies_in(path).values()
         replicas = {len(copies) for copies in saved}
@@ -183,7 +184,7 @@ def _evaluate(
                 f"Note: the {max(replicas)} replicas' batch normalization statistics differ (Keras 3 does not average "
                 "them); those of the first replica are used here, so the metrics differ from the reported ones"
             )
-        for metric in [*metrics, *(run.weighted_metrics or ())]:
+        for metric in tf.nest.flatten([metrics, run.weighted_metrics]):
             metric.reset_state()  # the checkpoint may hold sums of training; evaluate resets what it has used before
         with task.strategy.scope():
             model.compile(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from compare import signals
-from compare.app.ready import Job, Session
+from compare.app.ready import Job, Session, surviving
 from compare.app.resume import is_done, resume_points, shown_place
 from compare.app.standard_streams import print_traceback
 from compare.engine.costs import CostMeter
@@ -158,7 +158,7 @@ def outcome_of(session: Session, job: Job, told: Tell) -> End | Exception:
 
 
 def train_truth(session: Session) -> None:
-    """Train on one replica in float64, which shows which side is off."""
+    """Train on one replica in float64, which shows which side is off; no verdict depends on it."""
     from compare.trainers.float64 import Truth, exact_task  # noqa: PLC0415 (lazy)
 
     options, name = dataclasses.replace(session.options, checkpoint_every=0), Truth.name
@@ -167,7 +167,7 @@ def train_truth(session: Session) -> None:
     if has_finished(exact, job):
         return
     listener = Listener(exact, job, MetricsFile(session.folder / "metrics.csv"), lambda record: None)
-    with side_by_side(session.console, [listener.bar]):
+    with side_by_side(session.console, [listener.bar]), surviving(session.console, "The float64 reference"):
         listener.end(train_on(exact, job, listener))
 
 
@@ -212,7 +212,8 @@ def train_on(session: Session, job: Job, told: Tell | None = None) -> End:
         finally:
             signals.wait_for_step(False)
         if told is not None and isinstance(options, Training) and options.export and end == End():
-            export_model(run, folder / "exports" / file_name(name))
+            with surviving(session.console, f"The export of {shown}"):
+                export_model(run, folder / "exports" / file_name(name))
         return end
     raise AssertionError("the beginning is the last of the points")
 

@@ -110,6 +110,8 @@ class Run:
 
     stops_at_nan = True
     """Whether training stops as soon as a weight or the loss is not finite."""
+    trains = True
+    """Whether it trains, and needs the state of the optimizer that ``build`` returns."""
 
     def __init__(
         self,
@@ -239,7 +241,7 @@ class Run:
         )
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
         self._begin()
-        if self._resumed is not None and int(optimizer.iterations.numpy()) == 0:
+        if self.trains and self._resumed is not None and int(optimizer.iterations.numpy()) == 0:
             raise NotResumableError("it does not train with the optimizer that run.build() returns")
         return model, optimizer, loss, metrics
 

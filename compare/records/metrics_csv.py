@@ -116,9 +116,10 @@ class MetricsFile:
     def sort(self, trainers: Sequence[str]) -> None:
         """Sorts the rows by seed, then by trainer in the given order, and the columns by the first row that has them.
 
-        Parallel runs finish in any order.
+        Parallel runs finish in any order. Rows of others, as those in float64, are the last of their seed.
         """
-        self._rows.sort(key=lambda row: (int(row["seed"]), trainers.index(row["trainer"])))
+        places = {name: place for place, name in enumerate(trainers)}
+        self._rows.sort(key=lambda row: (int(row["seed"]), places.get(row["trainer"], len(places))))
         self._columns = _columns(self._rows)
         self._rewrite()
 

@@ -223,7 +223,8 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
     compared = [pair.compared(recorded.twins.get(pair.twins, ()), of_weights) for pair in paired]
     scripts, names, truth = bool(run.options.get("scripts")), run.trainers or [], None
     for exact in [records[name] for name in FLOAT64 if name in records and name not in names][:1]:
-        truth = distances(exact[min(exact)], recorded.shown, compared)
+        measured = distances(exact[min(exact)], recorded.shown, compared)
+        truth = measured if measured.after else None  # it may have failed in its first step
     interrupted = run.status in (INTERRUPTED, UNEXPLAINED)
     comparisons = []
     for pair, comparison in zip(paired, compared, strict=True):
