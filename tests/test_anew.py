@@ -266,6 +266,19 @@ def test_what_cannot_be_copied_is_said_in_one_line(given):
     assert shared == ["generator", "iterator"], "files and data sets need no copy"
 
 
+def test_settings_that_a_trainer_changes_are_its_own(given, task, tensorflow):
+    class Wide:
+        name = "wide"
+
+        def train(self, run):
+            given["method"].train(run)
+            tensorflow.keras.backend.set_floatx("float64")
+            tensorflow.config.run_functions_eagerly(True)
+
+    train(Wide(), task)
+    assert tensorflow.keras.backend.floatx() == "float32" and not tensorflow.config.functions_run_eagerly()
+
+
 def test_a_function_of_the_user_has_its_own_graphs_again_after_a_training(given, task, tensorflow):
     @tensorflow.function
     def double(x):

@@ -17,7 +17,6 @@ import tensorflow as tf
 from compare.app.loading import load_trainer
 from compare.app.ready import Session
 from compare.engine.anew import train_anew
-from compare.engine.building import own_policy
 from compare.engine.run import Run, TrainerError, TrainingTask
 from compare.errors import RequestError
 from compare.modes import Trained
@@ -91,7 +90,12 @@ def _is_typo(error: Exception) -> bool:
 def _failure(wanted: str, run: Run) -> Exception | None:
     """Returns what a trainer raises when it trains; None if it raises nothing or cannot be tried."""
     with ExitStack() as stack:
-        for context in (_restored_state(), _fresh_modules(), redirect_stdout(StringIO()), redirect_stderr(StringIO())):
+        for context in (
+            _restored_random_numbers(),
+            _fresh_modules(),
+            redirect_stdout(StringIO()),
+            redirect_stderr(StringIO()),
+        ):
             stack.enter_context(context)
         try:
             trainer = load_trainer(wanted)
@@ -110,20 +114,13 @@ def _failure(wanted: str, run: Run) -> Exception | None:
 
 
 @contextmanager
-def _restored_state() -> Iterator[None]:
-    """Restores the settings and the random numbers of the process that a trainer may change."""
+def _restored_random_numbers() -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()
-    eagerly, jit = tf.config.functions_run_eagerly(), tf.config.optimizer.get_jit()
     try:
-        with own_policy():
-            yield
+        yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        if tf.config.functions_run_eagerly() != eagerly:
-            tf.config.run_functions_eagerly(eagerly)
-        if tf.config.optimizer.get_jit() != jit:
-            tf.config.optimizer.set_jit(jit or False)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.building import own_policy
 from compare.engine.insides_tensorflow import Function, unwrap
 from compare.engine.run import Run
 from compare.trainer import Trainer
@@ -29,13 +30,14 @@ _NO_STATE = (IOBase, logging.Logger, type(threading.Lock()), type(threading.RLoc
 
 
 def train_anew(trainer: Trainer, run: Run) -> None:
-    """Trains with a copy of a trainer; the trainer itself stays as it was given."""
-    if _of_this_package(trainer):
-        trainer.train(run)
-        return
-    own, _ = copied(trainer)
-    with _without_graphs():
-        own.train(run)
+    """Trains with a copy of a trainer; the trainer itself stays as it was given, and so do the process's settings."""
+    with _restored_settings():
+        if _of_this_package(trainer):
+            trainer.train(run)
+            return
+        own, _ = copied(trainer)
+        with _without_graphs():
+            own.train(run)
 
 
 def shared_state(trainer: Trainer) -> str:
@@ -146,6 +148,22 @@ def _rebound_closure(function: FunctionType, memo: dict[int, Any]) -> FunctionTy
     own.__kwdefaults__, own.__dict__ = function.__kwdefaults__, dict(function.__dict__)
     memo[id(function)] = own
     return own
+
+
+@contextmanager
+def _restored_settings() -> Iterator[None]:
+    """Restores the settings of the process that a trainer may change: they are none of the trainers' after it."""
+    floatx = tf.keras.backend.floatx()
+    eagerly, jit = tf.config.functions_run_eagerly(), tf.config.optimizer.get_jit()
+    try:
+        with own_policy():
+            yield
+    finally:
+        tf.keras.backend.set_floatx(floatx)
+        if tf.config.functions_run_eagerly() != eagerly:
+            tf.config.run_functions_eagerly(eagerly)
+        if tf.config.optimizer.get_jit() != jit:
+            tf.config.optimizer.set_jit(jit or False)
 
 
 @contextmanager
