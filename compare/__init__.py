@@ -223,8 +223,8 @@ def assert_alike(
 
     Warns:
         UserWarning: if the candidate reports names that the reference does not, in place of others, reports no steps,
-            cannot be copied, so that its trainings share what it keeps, or if the weights or numbers of both are NaN or
-            infinite.
+            cannot be copied, so that its trainings share what it keeps, if the weights or numbers of both are NaN or
+            infinite, or if one of both raises on two replicas, so that they were checked on one only.
 
     Raises:
         AssertionError: when they do not train and report alike; the message names the cause.
@@ -232,6 +232,7 @@ def assert_alike(
     """
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
     from compare.check import check  # noqa: PLC0415 (lazy)
+    from compare.check.probe import FAILS_ON_TWO  # noqa: PLC0415 (lazy)
     from compare.engine.anew import shared_state  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
     from compare.reporting.sentences import misnamed, silent, warning  # noqa: PLC0415 (lazy)
@@ -245,7 +246,9 @@ def assert_alike(
     with _one_at_a_time:
         report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
     judged, name = report.judged, report.reference
-    for text in (misnamed(judged, name), silent(judged), shared_state(candidate), warning(judged, name)):
+    failed = (each.reason for each in report.not_applicable if each.reason.startswith(FAILS_ON_TWO))
+    texts = misnamed(judged, name), silent(judged), shared_state(candidate), warning(judged, name)
+    for text in (*texts, *(f"checked on one replica only: {reason}" for reason in failed)):
         if text:
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:

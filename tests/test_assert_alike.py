@@ -95,6 +95,19 @@ def test_a_mistyped_metric_is_a_warning_with_the_name_that_was_meant(tensorflow,
     compare.assert_alike(tasks.experiment(), compare.CustomLoop())
 
 
+def test_a_loop_that_raises_on_two_replicas_is_a_warning(tensorflow):
+    class Raises(compare.CustomLoop):
+        name = "raises"
+
+        def train(self, run):
+            if run.strategy.num_replicas_in_sync > 1:
+                raise ValueError("not on two")
+            super().train(run)
+
+    with pytest.warns(UserWarning, match="^checked on one replica only: .* fails on two replicas: ValueError: not on"):
+        compare.assert_alike("regression", Raises())
+
+
 def test_a_failure_shows_the_users_test_alone(tensorflow, monkeypatch):
     monkeypatch.setattr("compare.check.check", lambda *args, **options: checked("different", {}))
     with pytest.raises(AssertionError, match=r"^different: loop does not train like fit") as caught:

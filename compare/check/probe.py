@@ -18,6 +18,7 @@ from compare.user_errors import describe
 __all__ = ["Checker", "check"]
 
 SEVERAL = "several replicas"
+FAILS_ON_TWO = "the reference or the candidate fails on two replicas"
 
 CheckOn = Callable[[tf.distribute.Strategy], Report]
 """Checks a trainer under a strategy."""
@@ -74,7 +75,7 @@ def on_two_replicas(check_on: CheckOn) -> Report | str:
     try:
         return check_on(strategies.make("mirrored", 2))
     except Exception as error:  # both can train on one replica, so a failure on two is no difference
-        return f"the reference or the candidate fails on two replicas: {describe(error)}"
+        return f"{FAILS_ON_TWO}: {describe(error)}"
 
 
 def with_two_replicas(report: Report, on_two: Callable[[], Report | str]) -> Report:
