@@ -14,7 +14,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
-from compare.check.stages import STAGES, Located, calls_of, first_apart, locate, updates_otherwise
+from compare.check.stages import STAGES, Located, calls_of, calls_with_examples, first_apart, locate, updates_otherwise
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
 from compare.verdict.judge import with_located
@@ -655,6 +655,19 @@ def test_labels_that_meet_equal_predictions_are_named_by_the_next_step(
     assert found.stage == "gradients"
     both = replace(sides(close_ups[1]), close_ups=close_ups)
     assert [each.id for each in name_causes(found, both)] == causes
+
+
+@pytest.mark.parametrize(("between", "calls"), [((), 2), (("loss",), 2), (("loss", "gradients"), 1)])
+def test_examples_that_come_again_after_an_update_of_a_part_of_the_weights_are_no_more(
+    between: Sequence[str], calls: int
+) -> None:
+    """In one step, of which each part of the weights has a forward pass."""
+    events = loss_step(1.0).steps[STEP]
+    inputs = [event for event in events if event.kind == "inputs"]
+    others = [Event("inputs", 0, {"model": "m"}, [np.zeros((8, 1), np.float32)], tuple(range(8, 16)))]
+    again = others if not between else [replace(each) for each in inputs]
+    step = CloseUp({STEP: [*inputs, *(Event(kind, 0, {"model": "m"}, []) for kind in between), *again]})
+    assert len(calls_with_examples(step, STEP)) == calls
 
 
 def test_a_cause_never_contradicts_a_stage_that_agrees() -> None:

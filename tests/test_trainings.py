@@ -34,6 +34,7 @@ from compare.app.scripts import _continuations
 from compare.app.scripts_explain import (
     CloseUps,
     _checked,
+    _departure,
     _goes_on,
     _not_repeated,
     _say_which_settings_do_nothing,
@@ -670,6 +671,24 @@ def test_a_reference_that_begins_otherwise_when_it_is_run_again_has_no_verdict(
     of_check = replace(alike, training=Training("inconclusive", None, Difference(1, 1, None), 0, reason="unlike"))
     assert with_located(alike, of_check).training.verdict == "inconclusive"
     assert with_located(alike, replace(of_check, training=replace(of_check.training, reason=""))) == alike
+
+
+@pytest.mark.parametrize(
+    ("gap", "stage", "told"), [(11.0, "loss", True), (0.01, "loss", False), (11.0, "update", False)]
+)
+def test_a_loss_that_updates_hide_is_told_where_weights_are_alike(gap: float, stage: str, told: bool) -> None:
+    saved: dict[str, Any] = {}
+    run = SimpleNamespace(notes=[], save=lambda **given: saved.update(given))
+    session: Any = SimpleNamespace(run=run, console=Console(quiet=True))
+    alike = SimpleNamespace(training=Training("alike", None, None, 4))
+    pair: Any = SimpleNamespace(noise_start=None, compared=lambda twins: alike)
+    model: Any = SimpleNamespace(lengths=(4, 4), names=("fit", "loop"))
+    located = Located(1, stage, stages=[StageValues("loss", gap, 1e-6, "0.5", "6")])
+    early: Any = SimpleNamespace(repeats=True, located=located, departure=SimpleNamespace(step=1))
+    assert _departure(session, pair, model, early) is None
+    assert [note.startswith("the loss of step 1 is 0.5 in fit and 6 in loop") for note in saved.get("notes", [])] == (
+        [True] * told
+    )
 
 
 def test_variables_that_the_graph_of_the_first_step_makes_have_initial_values(watch: Watch) -> None:

@@ -33,6 +33,7 @@ from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
     INPUTS,
+    LOSS,
     PREDICTIONS,
     STATE,
     Located,
@@ -174,6 +175,12 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: Clo
         return Departure(model.epochs.step(place), start, pair, model)
     if len(set(model.lengths)) > 1:
         return Departure(min(model.lengths) + 1, start, pair, model)
+    loss = early.located.of(LOSS) if early is not None else None
+    if early is not None and loss is not None and early.located.stage == LOSS and (loss.gap or 0.0) > NEAR:
+        both = f"{loss.reference} in {model.names[0]} and {loss.candidate} in {model.names[1]}"
+        _note(
+            session, f"the loss of step {early.departure.step:,} is {both}, from the same predictions: Adam may hide it"
+        )
     return None
 
 

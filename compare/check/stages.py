@@ -230,13 +230,16 @@ def model_events(close_up: CloseUp, step: int, kind: str, model: str = "") -> li
 def calls_with_examples(close_up: CloseUp, step: int, model: str = "") -> list[Event]:
     """The calls of a model in a step that bring examples.
 
-    Another one with the same, before a loss has used the first, is for a term of that loss, such as a derivative.
+    Another one with the same, before a loss has used the first, is for a term of that loss, such as a derivative; one
+    after an update of a part of the weights is for that of another part.
     """
     calls, losses = model_events(close_up, step, "inputs", model), Counter[int]()
     wanted = set(map(id, calls))
     first = dict[tuple[int, int, tuple[int, ...] | int], int]()
     for number, event in enumerate(close_up.steps.get(step, ())):
         losses[event.replica] += event.kind == "loss"
+        if event.kind == "gradients":
+            losses[event.replica] = 0
         if id(event) in wanted:
             first.setdefault((event.replica, losses[event.replica], tuple(event.rows) or number), id(event))
     kept = set(first.values())
