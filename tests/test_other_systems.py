@@ -89,6 +89,15 @@ while True:
 """
 
 
+@pytest.mark.parametrize("left", [("enough", "others"), ("enough",), ("others",)])
+def test_what_a_script_raises_as_it_is_ended_is_no_failure(tmp_path: Path, left: tuple[str, ...]) -> None:
+    """Such as after a bare except, which takes the end of fit for an error of fit's."""
+    for name in left:
+        (tmp_path / name).touch()
+    run = script_runs.ScriptRun(Settings("a", "a", str(tmp_path), str(tmp_path)), tmp_path / "a.log", 0, status=1)
+    assert bool(failure_of(run)) == (left != ("enough", "others"))
+
+
 def test_a_script_that_another_ends_has_failed_and_one_that_goes_on_after_its_steps_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

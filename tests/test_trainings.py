@@ -30,7 +30,7 @@ from compare.app.script_pairs import (
     paired_models,
 )
 from compare.app.script_runs import write_records
-from compare.app.scripts import _continuations
+from compare.app.scripts import _continuations, _cut, _further
 from compare.app.scripts_explain import (
     CloseUps,
     _checked,
@@ -45,7 +45,7 @@ from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
 from compare.engine.fingerprints import Fingerprinter
 from compare.patching import undone
-from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype
+from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype, write_json
 from compare.records.model import npz
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
@@ -58,7 +58,7 @@ from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event, read_close_up
 from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
 from compare.watch.stages import StageObserver, _depends_on_training, _Replica
-from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
+from compare.watch.trace import ENOUGH, UNTRAINED, Trace, TraceWriter, configuration_of, read_traces
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 X = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
@@ -114,6 +114,37 @@ def test_values_that_come_after_a_model_was_given_none_are_not_given_to_the_next
         for given in ([False, False], [True, False]):
             initial.look()
             assert [np.array_equal(model.weights[0], there) for model in (first, second)] == given
+
+
+def test_what_has_no_fixed_shape_is_left_out_and_what_is_more_than_four_trainings_is_known(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, ended = list[Observer](), Observer.ended
+    monkeypatch.setattr(Observer, "ended", lambda self: (seen.append(self), ended(self)))
+    kept: list[tf.Variable] = []
+
+    def script() -> None:
+        kept.append(tf.Variable(tf.zeros([0, 3]), shape=[None, 3]))
+        for number in range(6):
+            model = keras.Sequential([keras.Input((8,)), layers.Dense(1)], name=f"model-{number}")
+            model.compile("sgd", "mse")
+            model.fit(X, Y, batch_size=16, verbose=0)
+
+    assert len([trace for trace in watch(script) if not trace.state]) == 4
+    assert seen[0].untrained()["further"] == ["model-4", "model-5"]
+
+
+def test_trainings_that_are_not_compared_are_said(tmp_path: Path) -> None:
+    write_json(tmp_path / UNTRAINED, {"models": [], "optimizers": [], "further": ["model-4", "model-5"]})
+    run: Any = SimpleNamespace(folder=tmp_path, settings=SimpleNamespace(trainings=4))
+    only_four = "a also trains model-4, model-5: only its first 4 trainings can be compared"
+    assert _further(["a"], [run]) == [only_four]
+    models = [SimpleNamespace(traces=[SimpleNamespace(last=3)])]
+    session: Any = SimpleNamespace(alone=False, options=SimpleNamespace(max_steps=3), models=models)
+    first = "only the first 3 steps are compared (--max-steps)"
+    assert _cut(session, [run]) == [first]
+    (tmp_path / ENOUGH).touch()
+    assert _cut(session, [run]) == [f"{first}, and no training that begins after them"]
 
 
 def only(traces: Sequence[Trace]) -> Trace:

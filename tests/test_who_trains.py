@@ -125,7 +125,11 @@ def test_all_who_train_are_seen_or_it_is_said_that_they_are_not(tmp_path: Path) 
         run = runs[name]
         assert (run.status, unseen(run)) == (0, ""), (name, run.log.read_text())
         assert sum(trace.last for trace in read_traces(run.folder) if not trace.state) == 3, name
-    assert read_json(runs["uncounted"].folder / UNTRAINED) == {"models": [], "optimizers": ["Uncounted"]}
+    assert read_json(runs["uncounted"].folder / UNTRAINED) == {
+        "models": [],
+        "optimizers": ["Uncounted"],
+        "further": [],
+    }
 
 
 def test_what_is_not_seen_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

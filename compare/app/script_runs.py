@@ -224,11 +224,14 @@ def write_records(
 
 
 def failure_of(run: ScriptRun) -> str:
-    """What a failed script raised, or else the last line that it printed; empty if it did not fail."""
-    if run.asked:
+    """What a failed script raised, or else the last line that it printed; empty if it did not fail.
+
+    What it raises once it has made its steps may come from being ended then.
+    """
+    ended = (run.folder / OTHERS).exists()
+    if run.asked or (ended and (run.folder / ENOUGH).exists()):
         return ""
     if not run.status:
-        ended = (run.folder / OTHERS).exists()
         unknown = "something ended its process at once, with status 0, and what it had trained is not known"
         return "" if ended else unknown
     if (run.folder / FAILED).exists():

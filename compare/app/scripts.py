@@ -36,7 +36,7 @@ from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.settings import MADE_ALIKE, WEIGHTS
-from compare.watch.trace import ENVIRONMENT, LEFT, OTHERS, UNSEEN, UNTRAINED, Trace, read_traces
+from compare.watch.trace import ENOUGH, ENVIRONMENT, LEFT, OTHERS, UNSEEN, UNTRAINED, Trace, read_traces
 
 
 def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
@@ -145,18 +145,18 @@ def _train(session: ScriptsSession) -> bool:
     several = [list(each.names) for each in models[1:]]
     session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
     unknown = {f"other weights of {each.names[1]}": _left_out(session, each, changing=True) for each in models}
-    session.left_out = [text for each in models for text in _left_out(session, each, changing=False)]
-    session.left_out += _uncounted(names, runs)
+    unused = (text for each in models for text in _left_out(session, each, changing=False))
+    session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs))]
     if session.alone:
         session.left_out += further_trainings(session.names[0], traces[0], paired)
     elif not interrupted:  # else the other side may have been about to do the same
         session.left_over = left_over(session.names, traces, paired)
-        unknown[f"other trainings of {session.names[1]}"] = session.left_over
+        unknown[f"other trainings of {session.names[1]}"] = [*session.left_over, *further]
         unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired)
         unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
-    notes = [*environments, *unknown_ends, *_cut(session)]
+    notes = [*environments, *unknown_ends, *_cut(session, runs)]
     session.run.save(notes=[*commits, *notes, *session.left_over, *session.left_out], unpaired=unpaired or None)
     for text in notes:
         tell(session.console, f"Note: {text}")
@@ -184,11 +184,13 @@ def _unknown_ends(model: ModelPair) -> list[str]:
     return ["where epochs end is not known: all steps count as one epoch"] if unknown else []
 
 
-def _cut(session: ScriptsSession) -> list[str]:
+def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
     """That no script was watched for longer, as a sentence, if one would have gone on."""
     most = session.options.max_steps
     cut = any(trace.last >= most for model in session.models for trace in model.traces)
-    return [f"only the first {most:,} steps are compared (--max-steps)"] if cut else []
+    ended = not session.alone and any((run.folder / ENOUGH).exists() for run in runs)
+    later = ", and no training that begins after them" if ended else ""
+    return [f"only the first {most:,} steps are compared (--max-steps){later}"] if cut else []
 
 
 def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
@@ -214,13 +216,22 @@ def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence
 
 def _untrained(run: ScriptRun) -> dict[str, list[str]]:
     path = run.folder / UNTRAINED
-    return read_json(path) if path.exists() else {"models": [], "optimizers": []}
+    return read_json(path) if path.exists() else {"models": [], "optimizers": [], "further": []}
 
 
 def _uncounted(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
     """The optimizers whose steps could not be counted, as sentences."""
     found = {name: _untrained(run)["optimizers"] for name, run in zip(names, runs, strict=True)}
     return [f"{name} applies {some(each)}, whose iterations stay the same" for name, each in found.items() if each]
+
+
+def _further(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
+    """The trainings that are more than the largest number of those that are compared, as sentences."""
+    return [
+        f"{name} also trains {some(further)}: only its first {run.settings.trainings} trainings can be compared"
+        for name, run in zip(names, runs, strict=True)
+        if (further := _untrained(run)["further"])
+    ]
 
 
 def _begin_alike(session: ScriptsSession, pair: tuple[Trace, Trace]) -> bool:

@@ -243,7 +243,8 @@ class InitialWeights:
                 self._begin_alone(variable)
 
     def _begin_alone(self, variable: Any) -> None:
-        if variable.trainable and variable.dtype.is_floating and variable.shape.rank:
+        fixed = variable.shape.rank and variable.shape.is_fully_defined()
+        if variable.trainable and variable.dtype.is_floating and fixed:
             self.look()  # a model's weights come before what is made for them, such as sums of its gradients
             self._roots.append(weakref.ref(variable))
             self.begin([variable])

@@ -551,10 +551,11 @@ class Observer:
             self.writer.step(state.number, steps, *fingerprint())
 
     def untrained(self) -> dict[str, list[str]]:
-        """Why steps may be missing: models without trainable weights, and optimizers that count no steps, by name."""
+        """Why steps may be missing: models without trainable weights, optimizers that count none, further trainings."""
         models = [str(model.name) for model in self.trainings.fitted if model.built and not model.trainable_weights]
         counts = [count for each in self.trainings if not each.began for count in each.counts.values()]
-        return {"models": models, "optimizers": [type(count.optimizer).__name__ for count in counts]}
+        optimizers = [type(count.optimizer).__name__ for count in counts]
+        return {"models": models, "optimizers": optimizers, "further": self.trainings.further}
 
     def _complete_round(self, stepped: Sequence[Training]) -> None:
         """Records again what this step of another training has changed, such as moving statistics.

@@ -21,6 +21,7 @@ class Trainings(list[Training]):
     Attributes:
         fitted: the models whose ``fit`` was called, in order.
         updated: the ids of all variables that optimizers were given.
+        further: what is trained beyond the largest number of trainings, by name.
     """
 
     def __init__(self, settings: Detail, initial: InitialWeights) -> None:
@@ -28,6 +29,7 @@ class Trainings(list[Training]):
         self._settings, self._initial = settings, initial
         self.fitted: list[Any] = []
         self.updated: set[int] = set()
+        self.further: list[str] = []
 
     def of_update(self, optimizer: Any, variables: Sequence[Any]) -> Training | None:
         """The training that an optimizer is about to make a step of."""
@@ -59,6 +61,8 @@ class Trainings(list[Training]):
 
     def _new(self, root: Any, weights: Sequence[Any]) -> Training | None:
         if len(self) == self._settings.trainings:
+            name = str(weights[0].name if root is None else root.name)
+            self.further += [name] * (name not in self.further)
             return None
         training = Training(len(self), root, self._initial.place(root), weights)
         self._set_out(training)
