@@ -680,7 +680,7 @@ def test_labels_of_other_examples_with_equal_inputs_are_not_shuffled_apart(named
     def epoch(labels: Sequence[int], *, more: bool) -> CloseUp:
         def step(number: int) -> list[Event]:
             rows, part = inputs + [3] * more, slice(2 * number, 2 * number + 2 + more)
-            of = [*labels, 30][part]
+            of = [*labels, 10][part]
             return [Event("inputs", 0, {"model": "m"}, [], rows[part]), Event("targets", 0, {}, [], of)]
 
         return CloseUp({number + 1: step(number) for number in range(2)})
@@ -689,8 +689,10 @@ def test_labels_of_other_examples_with_equal_inputs_are_not_shuffled_apart(named
     both = replace(sides(RIGHT), close_ups=(right, other), step=2)
     apart = list(CATALOGUE["labels-shuffled-apart"].recorded["examples"](both, Located(2, "examples")))
     assert bool(apart) == named
-    both = replace(both, close_ups=(right, epoch(labels[1], more=True)))
-    assert not list(CATALOGUE["labels-shuffled-apart"].recorded["examples"](both, Located(2, "examples")))
+    both = replace(both, close_ups=(right, epoch(labels[0], more=True)))
+    assert name_causes(Located(2, "examples"), both) == [], "nor are they repeated"
+    kept = replace(both, traces=(replace(both.traces[0], fit={"validation_split": 0.2}), both.traces[1]))
+    assert [each.kind for each in hints(Located(2, "examples"), kept)] == ["split-off"]
 
 
 # Several trainings
@@ -1595,6 +1597,8 @@ def test_regularizers_left_out_beside_losses_that_the_model_adds() -> None:
     for lacking, losses in ((0.5, 2), (LOSS - 0.5, 1), (0.375, 1), (LOSS - 0.125, 2)):
         found = measured(right, with_loss(OFF, LOSS - lacking))
         assert (found["losses"], found["of"], found["penalty"]) == (losses, 3, pytest.approx(lacking))
+        (cause,) = found_causes(right, with_loss(OFF, LOSS - lacking))
+        assert "in place of the line" in cause.remedy
 
 
 def test_a_loss_that_is_not_finite_is_the_cause_where_weights_stay_finite() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
-from compare.check.causes.data import operation_of
+from compare.check.causes.data import has_unknown_pairs, operation_of
 from compare.check.causes.optimizer import (
     NEVER,
     RESTORES,
@@ -479,6 +479,7 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     if unknown := len(set(other) - known_rows(sides)):
         numbers = {"examples": unknown, "of": len(other), "first": min(steps), "last": max(steps)}
         yield sides.named(Measurement.of("unknown-examples", **numbers), by_right=True)
+    if unknown or has_unknown_pairs(sides, steps):
         traces = ((sides.right_name, sides.right_trace.fit), (sides.other_name, sides.other_trace.fit))
         split = [(name, float(fit["validation_split"])) for name, fit in traces if fit.get("validation_split")]
         if len(split) == 1:

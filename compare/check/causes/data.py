@@ -164,7 +164,7 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         scaled = len(set(sizes)) > 1 and len(other) * sizes[1] == len(right) * sizes[0]
         made = dict.fromkeys(("batch", "padded_batch"), (len(other), len(other) // sizes[0]))
         return "batch-size-differs", Variant({}, seen, remedy=OF_ALL_SIZES if scaled else "", made=made)
-    if set(other) - known_rows(sides):
+    if set(other) - known_rows(sides) or has_unknown_pairs(sides, epoch):
         return None  # examples that the right side has never had
     first = example_rows(sides.right, epoch[0])
     unseen = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
@@ -297,6 +297,13 @@ def _in_other_pairs(sides: Sides, steps: Sequence[int]) -> bool:
     right, other = (Counter(_labelled(side, steps)) for side in (sides.right, sides.other))
     parts = ([Counter(part) for part in zip(*pairs.elements(), strict=True)] for pairs in (right, other))
     return right != other and next(parts) == next(parts)
+
+
+def has_unknown_pairs(sides: Sides, steps: Sequence[int]) -> bool:
+    """Whether inputs and labels that the right side has are together on the other only: they are of other examples."""
+    known = set(_labelled(sides.right, sides.right.steps))
+    rows, labels = {row for row, _ in known}, {label for _, label in known}
+    return any(row in rows and label in labels for row, label in set(_labelled(sides.other, steps)) - known)
 
 
 def _labelled(close_up: CloseUp, steps: Iterable[int]) -> list[tuple[int, int]]:
