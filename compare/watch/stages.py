@@ -102,6 +102,7 @@ class StageObserver(Observer):
             patch(owner, method, partial(self._call_loss, method == "__call__"))
         if HAS_APPLY:
             patch(keras.optimizers.LossScaleOptimizer, "apply", self._apply_scaled)
+            patch(keras.optimizers.LossScaleOptimizer, "scale_loss", self._scale_loss)
         for name in LOSS_FUNCTIONS:
             function = getattr(keras.losses, name)
             for module in (keras.losses, tf.keras.losses, keras.metrics, tf.keras.metrics):
@@ -345,6 +346,10 @@ class StageObserver(Observer):
         last = self._here.last
         same = last is not None and last.graph is tf.compat.v1.get_default_graph()
         return tf.control_dependencies([last] if same else [])
+
+    def _scale_loss(self, original: Any, *args: Any, **options: Any) -> Any:
+        self._record("scaled-loss", {}, [])
+        return original(*args, **options)
 
     def _apply_scaled(self, original: Any, optimizer: Any, grads: Any, *args: Any, **options: Any) -> Any:
         self._record("scaled", {"optimizer": id(optimizer)}, [])

@@ -205,7 +205,7 @@ def _recorded_scale(sides: Sides, located: Located) -> Iterator[Variant]:
     scale = next(filter(None, begun), LOSS_SCALE) / 2 ** skipped_updates(sides)[0]
     if factor == 1 / scale and located.stage == LOSS:
         yield Variant({}, Measurement.of("script-not-scaled", loss_scale=scale))
-    elif factor == scale and located.stage == GRADIENTS:
+    elif factor == scale and located.stage == GRADIENTS and sides.right.of(sides.step, "scaled-loss"):
         yield Variant({}, Measurement.of("script-not-unscaled", loss_scale=scale))
 
 
