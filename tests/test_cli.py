@@ -20,7 +20,7 @@ import pytest
 
 import compare
 from compare import signals
-from compare.app import cli, redraw, restore
+from compare.app import cli, loading, redraw, restore
 from compare.app.command_line import parsed, parser
 from compare.app.loading import load_experiment, load_trainers
 from compare.app.provenance import code
@@ -631,6 +631,21 @@ def test_trainers_of_the_same_name_are_numbered(tmp_path: Path) -> None:
     loaded = load_trainers(request(trainers=(f"{path}:Loop", f"{path}:instance", f"{path}:Loop")))
     assert [name for name, _ in loaded] == ["my-loop", "my-loop-2", "my-loop-3"]
     assert len({id(trainer) for _, trainer in loaded}) == 3
+
+
+def test_two_files_that_import_neighbours_of_one_name_have_each_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "helper", raising=False)
+    monkeypatch.setattr(loading, "_folders", [])
+    for number, helper in (("one", "helper.py"), ("two", "helper.py"), ("three", "helper/__init__.py")):
+        (tmp_path / number / helper).parent.mkdir(parents=True)
+        (tmp_path / number / helper).write_text(f"name = {number!r}")
+        (tmp_path / number / "task.py").write_text("import helper\nname = helper.name\n")
+    assert [loading._file_module(tmp_path / each / "task.py").name for each in ("one", "two", "three", "one")] == [
+        "one", "two", "three", "one",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("folder", ["plain", "with space", "12:30", "ünïcode"])

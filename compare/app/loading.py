@@ -142,12 +142,30 @@ def _file_module(path: Path) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look there
-    # Files may import their neighbours, as when Python itself runs them.
-    if (folder := str(path.resolve().parent)) not in sys.path:
-        sys.path.append(folder)
+    _put_first(path.resolve().parent)
     with _importing(shown_path(path)):
         spec.loader.exec_module(module)
     return module
+
+
+_folders: list[str] = []
+"""The folders of users' files, which come last in ``sys.path``."""
+
+
+def _put_first(folder: Path) -> None:
+    """Lets a file import its neighbours, as when Python itself runs it, also those named as another file's are."""
+    others = [each for each in _folders if each != str(folder)]
+    _folders[:] = [str(folder), *others]
+    sys.path[:] = [each for each in sys.path if each not in _folders] + _folders
+
+    def of_another(name: str) -> bool:
+        name = name.partition(".")[0]
+        file = Path(getattr(sys.modules.get(name), "__file__", None) or "/")
+        of = file.parent.parent if file.name == "__init__.py" else file.parent
+        return str(of) in others and ((folder / f"{name}.py").exists() or (folder / name).is_dir())
+
+    for name in list(filter(of_another, sys.modules)) if others else ():
+        del sys.modules[name]
 
 
 @contextmanager

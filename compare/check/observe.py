@@ -142,7 +142,8 @@ class ProbeRun(Run):
         """Takes a gradient, and notes copies of the model's variables that the loss is computed from."""
         # Outside of strategy.run a tape sees one replica's copies, which do not know what they are copies of.
         own = {id(each) for variable in self._variables for each in (variable, *getattr(variable, "values", ()))}
-        shapes = {tuple(variable.shape) for variable in self._variables if len(variable.shape)}
+        # A vector may be something else, such as the weights of classes.
+        shapes = {tuple(variable.shape) for variable in self._variables if len(variable.shape) > 1}
         for variable in tape.watched_variables():
             name = str(getattr(variable, "name", "")).partition(":")[0]
             copied = id(container(variable)) not in own and tuple(variable.shape) in shapes
