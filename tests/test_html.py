@@ -232,6 +232,12 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     assert sentences.unreported(nothing, "scripts") == (
         "No loss or metric of either was seen. To compare some, add to both: compare.report(loss=…)"
     )
+    second = dataclasses.replace(nothing, reference="my_fit model 2")
+    assert sentences.sentence(second, "fit").endswith(
+        "; losses and metrics are compared of the scripts' first training only"
+    )
+    unknown = dataclasses.replace(nothing, training=Training("inconclusive", None, None, 0, reason="more trainings"))
+    assert sentences.unreported(second, "scripts") == sentences.unreported(unknown, "scripts") == ""
     assert sentences.unreported(nothing, "run") == sentences.unreported(same, "logs") == ""
 
 

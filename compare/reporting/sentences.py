@@ -69,7 +69,7 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
         if reporting.verdict == ALIKE:
             return f"{exactly}: {equal}; the reported numbers differ only by rounding: {differing}"
         seeds = f", for each of {comparison.study.seeds} seeds" if comparison.study else ""
-        return f"{exactly}{seeds}: {equal}{_numbers(reporting)}"
+        return f"{exactly}{seeds}: {equal}{_numbers(comparison)}"
     if training.verdict == "alike":
         numbers = _unlike_numbers(reporting)
         return (
@@ -131,11 +131,13 @@ def _when_seen(place: NotFinite | Distance) -> str:
     return f"after step {place.step:,} of epoch {place.epoch}" if place.step else "before the first step"
 
 
-def _numbers(reporting: Reporting) -> str:
+def _numbers(comparison: Comparison) -> str:
     """The clause on the reported numbers if all compared numbers are equal."""
-    metrics = reporting.metrics
+    reporting, metrics = comparison.reporting, comparison.reporting.metrics
     alone = {name: gap.not_reported_by for name, gap in metrics.items() if gap.not_reported_by}
     other = [f"{name} (reported as {gap.reported_as})" for name, gap in metrics.items() if gap.reported_as]
+    if _of_another_training(comparison):
+        return "; losses and metrics are compared of the scripts' first training only"
     if not reporting.verdict:
         return "; losses and metrics were not compared, since the two report none in common"
     if reporting.verdict == "inconclusive":
@@ -171,6 +173,11 @@ def silent(comparison: Comparison) -> str:
     )
 
 
+def _of_another_training(comparison: Comparison) -> bool:
+    """Whether it compares a training of scripts that is not their first: numbers are read of that one only."""
+    return bool(comparison.reference) and not comparison.reporting.metrics
+
+
 def unreported(comparison: Comparison, scope: str) -> str:
     """How the candidate would report the numbers that only the reference reports, without the final period.
 
@@ -178,7 +185,8 @@ def unreported(comparison: Comparison, scope: str) -> str:
     """
     missing, candidate = _left_out(comparison, comparison.candidate), comparison.candidate
     if scope == "scripts":
-        if not comparison.reporting.metrics and not comparison.failure:
+        compared = comparison.training.steps_compared and not _of_another_training(comparison)
+        if compared and not comparison.reporting.metrics and not comparison.failure:
             return "No loss or metric of either was seen. To compare some, add to both: compare.report(loss=…)"
         call = f"compare.report({', '.join(f'{name}=…' for name in missing)})"
         when = " at the end of each epoch"
