@@ -11,7 +11,7 @@ import pytest
 
 from compare.check import judge_recorded
 from compare.check.causes import CATALOGUE
-from compare.check.judge_recorded import more_weights, name_causes, name_copies
+from compare.check.judge_recorded import more_weights, name_causes, name_copies, name_left
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import STAGES, Located, calls_of, calls_with_examples, first_apart, locate, updates_otherwise
@@ -227,6 +227,26 @@ def test_callbacks_are_accused_only_if_they_changed_fits_rate() -> None:
     assert [each.id for each in name_causes(found, changed)] == ["callbacks-missing"]
     found, unchanged = fit_with_callback(rate=0.1)
     assert [each.id for each in name_causes(found, unchanged)] == ["optimizer-differs"]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "restores", "accused"),
+    [
+        (["EarlyStopping", "CSVLogger"], True, ["EarlyStopping"]),
+        (["EarlyStopping", "Averaged"], False, ["Averaged"]),
+        (["EarlyStopping", "LearningRateScheduler", "TensorBoard"], False, None),
+    ],
+)
+def test_only_callbacks_that_may_set_weights_change_them_after_the_last_step(
+    callbacks: list[str], restores: bool, accused: list[str] | None
+) -> None:
+    fit, loop = sides(linear_step()).traces
+    same = np.zeros(2, step_dtype(2, 1))
+    changed = same.copy()
+    changed["hashes"][1] = 1
+    fit = replace(fit, steps=changed, fit={"callbacks": callbacks, "restores": restores})
+    found = name_left(("fit", "loop"), (fit, replace(loop, steps=same)))
+    assert [each.measurements["callbacks"] for each in found] == ([accused] if accused else [])
 
 
 def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
