@@ -125,6 +125,21 @@ def test_several_replica_counts_are_one_report():
     assert both.seconds == 5
 
 
+@pytest.mark.parametrize(
+    ("verdict", "of_one", "of_two", "named"),
+    [
+        ("different", ["loss-scaled"], ["loss-divided-twice"], ["loss-scaled"]),
+        ("different", [], ["regularization-not-divided-by-replicas"], []),
+        ("identical", [], ["loss-divided-twice"], ["loss-divided-twice"]),
+        ("different", ["loss-summed"], ["loss-summed", "loss-divided-twice"], ["loss-summed", "loss-divided-twice"]),
+    ],
+)
+def test_what_one_replica_differs_by_is_no_mistake_of_several(verdict, of_one, of_two, named):
+    one = report(verdict, findings=map(finding, of_one))
+    two = report("different", findings=map(finding, of_two), replicas=2)
+    assert [each.id for each in merged([one, two]).findings] == named
+
+
 def test_a_check_that_saw_no_step_says_nothing_of_a_run_with_steps(tensorflow):
     from compare.app.diagnose import _made_no_step
 

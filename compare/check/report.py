@@ -10,7 +10,7 @@ from compare.check.measurement import Measurement
 from compare.check.stages import LOSS, Located
 from compare.verdict.model import Comparison, Finding, NotApplicable, StageValues, Verdict
 from compare.verdict.not_finite import NotFinite
-from compare.verdict.outcomes import FROM_BEST
+from compare.verdict.outcomes import DIFFERENT, FROM_BEST
 
 TRAINING = "training"
 REPORTING = "reporting"
@@ -31,6 +31,16 @@ class Fit:
     what: str
     right: float | None
     next_best: float
+
+
+OF_REPLICAS = (
+    "loss-not-divided-by-replicas",
+    "loss-divided-twice",
+    "regularization-not-divided-by-replicas",
+    "uneven-replica-batches",
+    "gradients-not-reduced",
+)
+"""The causes that change nothing on one replica."""
 
 
 @dataclass(frozen=True)
@@ -114,16 +124,23 @@ class Report:
 def merged(reports: Sequence[Report]) -> Report:
     """Merges several checks of one candidate, such as those with 1 and 2 replicas; the worst verdict counts.
 
-    A cause that several checks name is reported once, with the evidence of the first.
+    A cause that several checks name is reported once, with the evidence of the first. One that several replicas alone
+    can have is none where one replica differs, too, unless what is named there explains a part of both.
     """
     comparisons = [report.comparison for report in reports]
     worst = max(reports, key=lambda report: _severity(report.comparison.training.verdict))
     reporting = max(comparisons, key=lambda each: _severity(each.reported)).reporting
     first = reports[0]
     findings: dict[tuple[str, str], Finding] = {}
+    one = next(
+        (each for each in reports if each.replicas == (1,) and each.comparison.training.verdict == DIFFERENT), None
+    )
+    of_one = {each.id for each in one.training} if one is not None else set()
     for report in reports:
+        apart = one is not None and of_one.isdisjoint(each.id for each in report.training)
         for finding in report.findings:
-            findings.setdefault((finding.id, finding.side), finding)
+            if not (apart and finding.id in OF_REPLICAS):
+                findings.setdefault((finding.id, finding.side), finding)
     # What is not finite leads.
     ordered = sorted(findings.values(), key=lambda each: (each.id != NOT_FINITE, each.kind != TRAINING))
     return Report(
