@@ -104,9 +104,11 @@ RATES = {epoch: {"learning_rate": 0.1 if epoch < 4 else 0.05} for epoch in range
     (RATES, 5, (4, 2), None),  # equal in the first step with the new rate
     (RATES, 5, (3, 1), None),  # before the rate changes
     ({1: {}, 2: {}}, 2, (2, 1), None),
+    ({1: {}, 2: {}, 3: {}}, 2, (3, 1), None),  # it is the loop that ends
 ])  # fmt: skip
 def test_callbacks_that_act_late_are_named_by_the_whole_run(fit, epochs, first, measured):
-    loop = record("mine", {epoch: {} for epoch in range(1, epochs + 1)})
+    logs = {epoch: {} for epoch in range(1, epochs + 1)}
+    loop = record("mine", logs, [((epoch, 1), epoch) for epoch in logs])
     found = list(causes_of(record("fit", fit), loop, departs(*first), ["EarlyStopping"]))
     assert len(found) == (measured is not None)
     for each in found:
@@ -114,6 +116,10 @@ def test_callbacks_that_act_late_are_named_by_the_whole_run(fit, epochs, first, 
         callbacks = {"callbacks": ["EarlyStopping"], "reference": "fit"}
         assert each.measurements.items() >= {**measured, **callbacks}.items()
     assert not list(causes_of(record("fit", fit), loop, departs(*first), []))
+    if first[1] is None:
+        assert not list(causes_of(record("fit", fit), loop, departs(*first), ["TerminateOnNaN", "CSVLogger"]))
+        silent = record("mine", logs)
+        assert not list(causes_of(record("fit", fit), silent, departs(*first), ["EarlyStopping"]))
 
 
 FIVE = [((1, step), step) for step in range(6)] + [((1, -1), 5)]

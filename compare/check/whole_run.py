@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from compare.check.causes import CATALOGUE
+from compare.check.causes.optimizer import NEVER, RESTORES, SET_RATES, STOP
 from compare.check.measurement import Measurement
 from compare.records import EPOCH_END, INITIAL, Record, in_time
 from compare.verdict.exact import last_steps
@@ -42,12 +43,14 @@ def _late_callbacks(
     of = {"callbacks": callbacks, "reference": name}
     ends = max(reference.logs, default=0), max(candidate.logs, default=0)
     now, before = (reference.logs.get(epoch, {}).get(RATE) for epoch in (first.epoch, first.epoch - 1))
-    if first.epoch > min(ends) and ends[0] != ends[1]:
+    if first.epoch > ends[0] and ends[0] < ends[1]:
         return Measurement.of("ended", epochs=ends[1], expected=ends[0], side=candidate.trainer, **of)
     if first.step == 1 and now is not None and before is not None and now != before:
         return Measurement.of("callbacks-changed-rate", before=before, learning_rate=now, epoch=first.epoch, **of)
-    if first.step is None and first.epoch in reference.logs:
-        return Measurement.of("callbacks-changed-weights", epoch=first.epoch, **of)
+    steps = last_steps(candidate.keys).get(first.epoch, INITIAL)  # without them, any step may be the one that differs
+    setting = [each for each in callbacks if each not in (*NEVER, *SET_RATES, *STOP) or each == RESTORES]
+    if first.step is None and first.epoch in reference.logs and setting and steps > INITIAL:
+        return Measurement.of("callbacks-changed-weights", epoch=first.epoch, **of | {"callbacks": setting})
     return None
 
 
