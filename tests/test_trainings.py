@@ -116,11 +116,12 @@ def test_values_that_come_after_a_model_was_given_none_are_not_given_to_the_next
             assert [np.array_equal(model.weights[0], there) for model in (first, second)] == given
 
 
-def test_what_has_no_fixed_shape_is_left_out_and_what_is_more_than_four_trainings_is_known(
+def test_what_has_no_fixed_shape_is_left_out_and_trainings_that_are_too_many_are_known(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, ended = list[Observer](), Observer.ended
     monkeypatch.setattr(Observer, "ended", lambda self: (seen.append(self), ended(self)))
+    monkeypatch.setattr("compare.watch.settings.MOST_TRAININGS", 4)
     kept: list[tf.Variable] = []
 
     def script() -> None:

@@ -26,8 +26,8 @@ its first training begins with."""
 ENDED = "ended"
 """The file among them that says that the reference has ended, so that no more will come at all."""
 
-MOST_TRAININGS = 4
-"""The number of trainings of one script, such as those of the two models of a GAN, that are watched."""
+MOST_TRAININGS = 16
+"""The most trainings of one script, such as of a GAN's models or a cross-validation, that are watched."""
 
 
 @dataclass(frozen=True)
