@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from compare.app.one_line_parser import OneLineParser
-from compare.app.standard_streams import ending
+from compare.app.standard_streams import ending, forgiving
 from compare.errors import RequestError, StorageError
 from compare.naming import TOGETHER, refuse_output, shown_path
 from compare.records.files import refuse_folder
@@ -44,7 +45,7 @@ def _make(options: argparse.Namespace) -> int:
         raise RequestError("--out is for the page of several runs: give two or more")
     try:
         for page in make(options.runs, options.out, options.tensorboard):
-            print(shown_path(page))
+            print(shown_path(page), file=forgiving(sys.stdout))
     except StorageError as error:
         raise RequestError(error.reason) from error
     return 0
@@ -73,7 +74,7 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
     for reports in dict.fromkeys(run.resolve().parent for run in runs):
         index = html.write_index(reports)  # which links to the page of several runs
         if left_alone := html.left_alone(reports):
-            print(left_alone)
+            print(left_alone, file=forgiving(sys.stdout))
         else:
             pages.append(index)
     return pages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from compare.app.one_line_parser import OneLineParser
 from compare.app.provenance import code
 from compare.app.ready import Session
 from compare.app.resume import refuse_changes
-from compare.app.standard_streams import ending
+from compare.app.standard_streams import ending, forgiving
 from compare.engine.preflight import Facts
 from compare.errors import RequestError
 from compare.modes import Trained
@@ -95,15 +96,16 @@ def restore(given: argparse.Namespace) -> int:
             )
         evaluated, notes = _evaluate(task, given.run, folder, epochs, seed)
         reported = rows.get((name, str(evaluated["epoch"])), {})
-        print(
-            f"{name}, epoch {evaluated.pop('epoch'):g}, under {options.strategy}, {count} replica{'s' * (count > 1)}:"
-        )
+        out = forgiving(sys.stdout)
+        under = f"{options.strategy}, {count} replica{'s' * (count > 1)}"
+        print(f"{name}, epoch {evaluated.pop('epoch'):g}, under {under}:", file=out)
         for metric, value in evaluated.items():
             told = reported.get(metric, "")
             same = told and np.float32(value) == np.float32(told)
-            print(f"  {metric} {shortest(value)}" + (", as reported" if same else f" (reported: {told})" * bool(told)))
+            reported_as = ", as reported" if same else f" (reported: {told})" * bool(told)
+            print(f"  {metric} {shortest(value)}{reported_as}", file=out)
         for note in notes:
-            print(f"  {note}")
+            print(f"  {note}", file=out)
     return 0
 
 
@@ -134,7 +136,7 @@ def _request(recorded: RunJson, experiment: str | None) -> Trained:
     refuse_changes(
         {"options": {}, "code": {experiment: before} if before else {}},
         {"options": {}, "code": {experiment: now} if now else {}},
-        "restore.py",
+        str(recorded.folder),
     )
     return options
 
