@@ -280,6 +280,44 @@ def test_one_optimizer_that_is_applied_to_each_part_of_the_weights_makes_one_ste
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("inside", [True, False], ids=["train_step", "loop"])
+def test_an_optimizer_of_two_models_beside_that_of_a_third_trains_those_two(watch: Watch, inside: bool) -> None:
+    """Also where a model has all three, as one with a train_step of its own."""
+
+    def script() -> None:
+        encoder, head, probe = (
+            keras.Sequential([keras.Input((before,)), layers.Dense(units)])
+            for before, units in ((8, 3), (3, 2), (3, 1))
+        )
+        optimizers = [keras.optimizers.SGD(0.01) for _ in range(2)]
+
+        def step(x: Any) -> Any:
+            for of, optimizer, models in ((head, optimizers[0], (encoder, head)), (probe, optimizers[1], (probe,))):
+                variables = [variable for model in models for variable in model.trainable_variables]
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(of(encoder(x))))
+                optimizer.apply(tape.gradient(loss, variables), variables)
+            return loss
+
+        class Whole(keras.Model):  # type: ignore[misc] # keras is untyped
+            def __init__(self) -> None:
+                super().__init__()
+                self.models = [encoder, head, probe]
+
+            def train_step(self, data: Any) -> Any:
+                return {"loss": step(data[0])}
+
+        if inside:
+            model = Whole()
+            model.compile()
+            model.fit(X, Y, batch_size=16, verbose=0)
+        for x, _ in () if inside else BATCHES:
+            step(tf.constant(x))
+
+    found = [trace for trace in watch(script) if not trace.state]
+    assert [(len(trace.variables), trace.last) for trace in found] == [(4, 3), (2, 3)]
+
+
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
 def test_an_optimizer_that_is_applied_twice_to_the_same_weights_makes_two_steps(watch: Watch, graph: bool) -> None:
     trace = only(watch(partial(one_for_parts, graph, keras.optimizers.SGD(0.01), again=True)))

@@ -138,22 +138,22 @@ class Trainings(list[Training]):
     def _weights_of(self, optimizer: Any, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
         """What an optimizer's variables are the weights of, and all of those weights.
 
-        That is the model that ``fit`` trains with this optimizer; else the smallest model, or layer, that has them all;
-        else the smallest ones that have some of them each, and nothing else to train.
+        That is the model that ``fit`` trains with this optimizer; else the smallest model, or layer, that has them all,
+        unless smaller ones have them together; else the ones that have some of them each, and nothing else to train.
         """
         wanted = [id(container(variable)) for variable in variables]
         fitted = [model for model in reversed(self.fitted) if getattr(model, "optimizer", None) is optimizer]
         roots = self._initial.smallest_first()
         has = {id(root): {id(container(weight)) for weight in weights_of(root)} for root in (*fitted, *roots)}
-        for root in (*fitted, *roots):
-            if set(wanted) <= has[id(root)]:
-                return root, weights_of(root)
+        trained = {id(root): {id(container(weight)) for weight in root.trainable_weights} for root in roots}
         weights: dict[int, Any] = {}
-        parts = [
-            root
-            for root in reversed(roots)
-            if has[id(root)] and {id(container(weight)) for weight in root.trainable_weights} <= set(wanted)
-        ]
+        parts = [root for root in reversed(roots) if has[id(root)] and trained[id(root)] <= set(wanted)]
+        covered = set(wanted) <= set().union(*(has[id(part)] for part in parts))
+        for root in (*fitted, *roots):
+            # What has more to train than parts of it that are models of their own is trained by several optimizers.
+            larger = root not in fitted and covered and not trained[id(root)] <= set(wanted)
+            if set(wanted) <= has[id(root)] and not larger:
+                return root, weights_of(root)
         for place, variable in zip(wanted, variables, strict=True):
             root = next((each for each in parts if place in has[id(each)]), None)
             for weight in [variable] if root is None else weights_of(root):
