@@ -694,6 +694,17 @@ def test_a_name_that_is_taken_is_refused_and_what_is_there_untouched(refuse: Ref
     assert (taken / "metrics.csv").read_text() == (tmp_path / "reports" / "file").read_text() == "precious"
 
 
+def test_only_what_can_be_resumed_is_to_be_resumed(tmp_path: Path) -> None:
+    with claimed(request(name="begun", reports=tmp_path)):
+        pass
+    (tmp_path / "fit.py").touch()
+    scripts = parsed(["scripts", str(tmp_path / "fit.py"), "--name", "begun", "--reports", str(tmp_path)])
+    for options, told in ((request(name="begun", reports=tmp_path), True), (scripts, False)):
+        with pytest.raises(RequestError, match="is not overwritten; choose another name") as refused, claimed(options):
+            pass
+        assert ("--resume" in str(refused.value)) == told
+
+
 def test_a_name_made_from_the_options_gets_a_number_when_it_is_taken(tmp_path: Path) -> None:
     options = request(reports=tmp_path / "new" / "reports", seed=7)
     names = []

@@ -76,7 +76,11 @@ def _new(options: Request) -> Path:
             if options.name is not None:
                 raise RequestError(
                     f"--name {options.name}: {shown_path(folder)} exists and is not overwritten; choose another name"
-                    + (", or continue that run with --resume" if _unfinished(folder) else "")
+                    + (
+                        ", or continue that run with --resume"
+                        if "resume" in vars(options) and _unfinished(folder)
+                        else ""
+                    )
                 )
         raise RequestError(
             f"--reports {options.reports}: there are too many runs with this name; choose one with --name"
