@@ -970,6 +970,12 @@ def test_a_second_call_of_the_optimizer_is_part_of_the_step_whose_gradients_it_g
     apart = replace(twice, steps={**twice.steps, STEP + 1: others})
     assert name_causes(found, replace(sides(apart), close_ups=(once, apart))) == []
     assert hints(found, sides(apart))[0] == hint("applied-times", times=2)
+    plain = {**ADAM, "config": {**ADAM["config"], "weight_decay": 0.0}}
+    decays = {**ADAM, "config": {**ADAM["config"], "weight_decay": 0.05}}
+    fit, loop = sides(apart).traces
+    traces = replace(fit, optimizers=[decays]), replace(loop, optimizers=[plain])
+    own = replace(sides(apart), close_ups=(once, apart), traces=traces)
+    assert name_causes(found, own) == [], "the second call may be a decay of its own"
 
 
 @pytest.mark.parametrize("clipping", [0, 1])

@@ -140,7 +140,7 @@ def first_apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp]
     """
     earlier = False
     for step in range(1, before):
-        if not earlier and _other_calls(calls_of(reference, step), calls_of(candidate, step)):
+        if not earlier and other_calls(calls_of(reference, step), calls_of(candidate, step)):
             return step
         at = _Step(reference, candidate, twins, step)
         loss, gradients = _loss(at), _sketches(at)
@@ -178,7 +178,7 @@ def calls_of(close_up: CloseUp, step: int) -> int | None:
     return following - step
 
 
-def _other_calls(a: int | None, b: int | None) -> bool:
+def other_calls(a: int | None, b: int | None) -> bool:
     """Whether one side is known to apply its optimizer more often to the gradients of a step."""
     return a is not None and b is not None and a != b
 
@@ -561,7 +561,7 @@ def _gradients(at: _Step) -> StageValues:
 
 def _update(at: _Step) -> StageValues:
     calls = at.of(calls_of)[:2]
-    if _other_calls(*calls):
+    if other_calls(*calls):
         shown = [f"{count} call{'s' * (count != 1)} of the optimizer" for count in calls]
         return StageValues(UPDATE, 1.0, 0.0, shown[0], shown[1])
     a, b, twins = at.of(changes_of)

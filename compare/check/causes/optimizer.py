@@ -32,6 +32,7 @@ from compare.check.stages import (
     gradients_of,
     learning_rates_of,
     multiple_of,
+    other_calls,
     relative_gap,
 )
 from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE, class_of
@@ -382,8 +383,10 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
             return None
         seen = Measurement.of("script-optimizer", optimizer=other["class"], expected=right["class"])
         return "optimizer-differs", Variant({}, seen)
-    if found := _applied_otherwise(sides) or _recorded_in_parts(sides) or _kept(sides):
-        return "optimizer-differs", found
+    found = _applied_otherwise(sides) or _recorded_in_parts(sides) or _kept(sides)
+    # What one side applies besides, such as a decay of its own, may do what a setting does.
+    if found or other_calls(*(calls_of(each, sides.step) for each in (sides.right, sides.other))):
+        return ("optimizer-differs", found) if found else None
     a, b = right["config"], other["config"]
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
         return _without_schedule(sides, a["learning_rate"], rates)
