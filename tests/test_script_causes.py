@@ -1198,6 +1198,8 @@ def test_gradients_that_no_limit_explains_are_not_clipped() -> None:
 ])  # fmt: skip
 def test_gradients_that_nobody_divides_by_the_loss_scale(factor: float, half: bool, causes: Any) -> None:
     right, other = linear_step(half=half), linear_step(half=half, gradient=factor)
+    assert accused(right, other) == causes, "in Keras 2, what is scaled is not seen"
+    right = replace(right, steps={**right.steps, STEP: [*right.steps[STEP], Event("scaled", 0, {"skipped": 0}, [])]})
     assert ("gradients", "loss-scale-missing") not in accused(right, other), "it is fit that does not scale its loss"
     right = replace(right, steps={**right.steps, STEP: [*right.steps[STEP], Event("scaled-loss", 0, {}, [])]})
     assert accused(right, other) == causes

@@ -201,11 +201,12 @@ def _recorded_scale(sides: Sides, located: Located) -> Iterator[Variant]:
         return
     norms = [norm_of(list(side.values())) for side in (right, other)]
     factor = _loss_scale(norms[1] / norms[0]) if all(norms) else None
+    called = sides.right.of(sides.step, "scaled-loss")  # Keras 2 tells neither
     begun = [each.config.get("initial_scale") for each in (sides.right_trace, sides.other_trace)]
     scale = next(filter(None, begun), LOSS_SCALE) / 2 ** skipped_updates(sides)[0]
     if factor == 1 / scale and located.stage == LOSS:
         yield Variant({}, Measurement.of("script-not-scaled", loss_scale=scale))
-    elif factor == scale and located.stage == GRADIENTS and sides.right.of(sides.step, "scaled-loss"):
+    elif factor == scale and located.stage == GRADIENTS and (called or not sides.right.of(sides.step, "scaled")):
         yield Variant({}, Measurement.of("script-not-unscaled", loss_scale=scale))
 
 
