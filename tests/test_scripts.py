@@ -502,11 +502,18 @@ def test_what_an_interrupted_script_has_not_come_to_is_no_difference(
         wait(self, runs, interrupt)
 
     monkeypatch.setattr(ScriptRunner, "wait", interrupted)
+    entry = interrupted_comparison(tmp_path, "fit.py", "loop.py")
+    assert (entry["verdict"], entry["training"]["steps_compared"]) == ("identical", 2)
+
+
+def interrupted_comparison(reports: Path, *scripts: str) -> dict[str, Any]:
+    """What is kept of the only comparison of two scripts, which is interrupted."""
     with pytest.raises(KeyboardInterrupt):
-        compare.run(scripts=["fit.py", "loop.py"], reports=tmp_path, name="run", quiet=True)
-    details = compare.load(tmp_path / "run").details
+        compare.run(scripts=list(scripts), reports=reports, name="run", quiet=True)
+    details = compare.load(reports / "run").details
+    assert details["interrupted"]
     (entry,) = details["comparisons"]
-    assert details["interrupted"] and (entry["verdict"], entry["training"]["steps_compared"]) == ("identical", 2)
+    return entry
 
 
 def test_an_interruption_while_a_difference_is_explained_starts_nothing_more(
@@ -525,11 +532,8 @@ def test_an_interruption_while_a_difference_is_explained_starts_nothing_more(
         wait(self, runs, look)
 
     monkeypatch.setattr(ScriptRunner, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        compare.run(scripts=["a.py", "b.py"], reports=tmp_path, name="run", quiet=True)
-    details = compare.load(tmp_path / "run").details
-    (entry,) = details["comparisons"]
-    assert details["interrupted"] and (entry["verdict"], entry.get("so_far")) == ("inconclusive", None)
+    entry = interrupted_comparison(tmp_path, "a.py", "b.py")
+    assert (entry["verdict"], entry.get("so_far")) == ("inconclusive", None)
     assert len(waited) == 2
 
 

@@ -74,13 +74,10 @@ def _new(options: Request) -> Path:
                 if not os.path.lexists(folder):
                     raise
             if options.name is not None:
+                resumable = "resume" in vars(options)
                 raise RequestError(
                     f"--name {options.name}: {shown_path(folder)} exists and is not overwritten; choose another name"
-                    + (
-                        ", or continue that run with --resume"
-                        if "resume" in vars(options) and _unfinished(folder)
-                        else ""
-                    )
+                    + (", or continue that run with --resume" if resumable and _unfinished(folder) else "")
                 )
         raise RequestError(
             f"--reports {options.reports}: there are too many runs with this name; choose one with --name"

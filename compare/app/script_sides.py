@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -162,12 +163,16 @@ def changed_since(script: str) -> bool:
     return bool(_git(Path(script).resolve().parent, "status", "--porcelain", "--untracked-files=no"))
 
 
+@cache
+def _names_of_repository() -> frozenset[str]:
+    """The variables by which Git's environment names a repository; not settings, such as that its folder is safe."""
+    asked = subprocess.run(["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True, check=True)
+    return frozenset(name for name in asked.stdout.split() if not name.startswith("GIT_CONFIG"))
+
+
 def _git(folder: Path, *arguments: str, **variables: str) -> str:
     """What Git prints in a folder, whose repository it looks for, whichever one the environment names, as in a hook."""
-    asked = subprocess.run(["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True, check=True)
-    # What names the repository; not settings, such as that its folder is safe.
-    local = {name for name in asked.stdout.split() if not name.startswith("GIT_CONFIG")}
-    known = {name: value for name, value in os.environ.items() if name not in local}
+    known = {name: value for name, value in os.environ.items() if name not in _names_of_repository()}
     command = ["git", "-C", str(folder), *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, env={**known, **variables})
     return ended.stdout.strip()

@@ -684,10 +684,11 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
     def seen(side: int, of: Settings, model: ModelPair) -> CloseUp | None:
         return read_close_up(Path(of.folder), model.traces[side].number, model.traces[side].order)
 
+    initial = {trace.number: trace.initial for trace in read_traces(Path(settings[0].folder))}
+
     def begins_again(reference: Trace) -> bool:
         """Whether the reference begins with the same weights as it did when it was run first."""
-        traces = read_traces(Path(settings[0].folder))
-        again = next((each.initial for each in traces if each.number == reference.number), None)
+        again = initial.get(reference.number)
         before = None if reference.order or reference.still else reference.initial
         return again is None or before is None or np.array_equal(again, before)
 

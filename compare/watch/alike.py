@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from compare.engine.fingerprints import container, copies_of, described, distrib
 from compare.engine.insides_keras import MAKES_VARIABLES, keras, seeds_of_layer, weights_of_layer
 from compare.engine.insides_tensorflow import ResourceVariable
 from compare.engine.strategies import enable_op_determinism
-from compare.patching import Inside, modules_with, patch
+from compare.patching import Inside, by_name, modules_with, patch
 from compare.records import Variable, replace_file
 from compare.records.model import npz, read_arrays
 from compare.watch.pairing import in_order, paired, shapes_of
@@ -83,7 +82,7 @@ def _leave_out_shuffles() -> None:
     def shuffle(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
         same = copy(dataset)
         same._shuffle_left_out = lambda later: original(later, *args, **options)
-        given = signature(original).bind(dataset, *args, **options).arguments
+        given = by_name(original, dataset, args, options)
         same._shuffled_by = given.get("buffer_size"), given.get("seed")
         return same
 
