@@ -637,12 +637,11 @@ def test_two_files_that_import_neighbours_of_one_name_have_each_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "helper", raising=False)
     monkeypatch.setattr(loading, "_folders", [])
-    for number, helper in (("one", "helper.py"), ("two", "helper.py"), ("three", "helper/__init__.py")):
-        (tmp_path / number / helper).parent.mkdir(parents=True)
-        (tmp_path / number / helper).write_text(f"name = {number!r}")
-        (tmp_path / number / "task.py").write_text("import helper\nname = helper.name\n")
+    for number, file in (("one", "neighbour.py"), ("two", "neighbour.py"), ("three", "neighbour/__init__.py")):
+        (tmp_path / number / file).parent.mkdir(parents=True)
+        (tmp_path / number / file).write_text(f"name = {number!r}")
+        (tmp_path / number / "task.py").write_text("import neighbour\nname = neighbour.name\n")
     assert [loading._file_module(tmp_path / each / "task.py").name for each in ("one", "two", "three", "one")] == [
         "one", "two", "three", "one",
     ]  # fmt: skip
