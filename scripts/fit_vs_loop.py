@@ -20,7 +20,11 @@ def command(function: str = "compare.app.cli:command") -> int:
         module, _, name = function.partition(":")
         main = getattr(import_module(module), name)
     except BaseException as error:  # even SystemExit: whatever else has the name of a module of Python's
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        what, place = " ".join(f"{type(error).__name__}: {error}".split()), error.__traceback__
+        while place and place.tb_next:
+            place = place.tb_next
+        if place and not place.tb_frame.f_code.co_filename.startswith("<"):
+            what += f", in {place.tb_frame.f_code.co_filename}"
         where = "if PYTHONPATH leads to a file with the name of one of Python's own modules, rename that"
         if isinstance(error, ModuleNotFoundError):
             where = (

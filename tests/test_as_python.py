@@ -54,9 +54,10 @@ def test_a_file_on_the_path_hides_neither_the_command_nor_an_error(tmp_path: Pat
     (tmp_path / "numpy.py").write_text("")
     status, _, error = run(COMMAND, "--check", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert (status, error.count("\n")) == (2, 1) and f"{tmp_path / 'numpy.py'} hides the package numpy" in error
-    (tmp_path / "random.py").write_text("")
+    (tmp_path / "random.py").write_text("1 / 0")
     status, _, error = run(COMMAND, "--check", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert (status, error.count("\n")) == (2, 1) and "PYTHONPATH" in error
+    assert f"ZeroDivisionError: division by zero, in {tmp_path / 'random.py'}" in error
 
 
 SCRIPT = """

@@ -550,7 +550,7 @@ def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Pat
         ("mine.py:Blank", "mine.py:Blank is no trainer: it needs a name"),
         ("mine.py:TwoLines", "mine.py:TwoLines is no trainer: it needs a name"),
         ("mine.py:Wants", "trainer Wants cannot be made without arguments: TypeError: "),
-        ("no.such.module:Loop", "no.such.module cannot be imported: ModuleNotFoundError: No module named 'no'"),
+        ("no.such.module:Loop", "no.such.module cannot be imported: ModuleNotFoundError: No module named 'no'; give "),
         (":Loop", "--trainers :Loop: unknown; there are fit, loop, train-step, tutorial, or FILE.py:ATTR"),
         ("json:Gone", "json has no 'Gone'"),
     ],

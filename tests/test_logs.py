@@ -140,8 +140,8 @@ def test_other_lengths_missing_columns_blanks_and_nan(tmp_path: Path) -> None:
     loop = csv(tmp_path / "loop.csv", {"loss": LOSS[:2], "val_loss": ["", LOSS[1]]}, separator=";")
     _, verdict = run(tmp_path, fit, loop)
     (entry,) = verdict["comparisons"]
-    assert (
-        "equal in 2 epochs (loss, val_loss), but fit logged 3 epochs and loop 2 epochs" in (entry["training"]["reason"])
+    assert entry["training"]["reason"].endswith(
+        "equal in 2 epochs (loss, val_loss in 1 epoch), but loss is logged in 3 epochs by fit and in 2 epochs by loop"
     )
     assert entry["reporting"]["metrics"]["extra"]["not_reported_by"] == "loop"
     shutil.rmtree(tmp_path / "reports")
@@ -304,9 +304,23 @@ def test_what_keras_itself_writes(tensorflow, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.float32(rows[rows.trainer == "board"].val_loss), np.float32(history["val_loss"]))
 
 
+def test_a_blank_on_one_side_is_said_and_not_taken_for_equal(tmp_path: Path) -> None:
+    fit = csv(tmp_path / "fit.csv", {"loss": LOSS})
+    loop = csv(tmp_path / "loop.csv", {"loss": [LOSS[0], "", LOSS[2]]})
+    status, verdict = run(tmp_path, fit, loop)
+    assert (status, verdict["verdict"]) == (3, "inconclusive")
+    reason = verdict["comparisons"][0]["training"]["reason"]
+    assert reason.endswith("but loss is logged in 3 epochs by fit and in 2 epochs by loop")
+    shutil.rmtree(tmp_path / "reports")
+    both = [csv(tmp_path / f"{name}.csv", {"loss": LOSS, "val_loss": ["", LOSS[1], ""]}) for name in ("a", "b")]
+    _, verdict = run(tmp_path, *both)
+    assert verdict["verdict"] == "alike" and "(loss, val_loss in 1 epoch)" in str(verdict)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('{"loss": [1.0, 0.5]}', "this is JSON; give a CSV file"),
         ("", "there is no epoch in it"),
         ("epoch,loss\n", "there is no epoch in it"),
         ("0.5,0.25\n0.4,0.2\n", "the first line is no header"),

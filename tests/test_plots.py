@@ -317,6 +317,13 @@ def test_names_are_written_as_they_stand(tmp_path: Path, name: str) -> None:
             assert not is_formula
 
 
+def test_a_name_that_the_font_lacks_gives_no_warning(tmp_path: Path) -> None:
+    for name in ("fit", "\N{ROCKET}"):
+        recorded.record(tmp_path, name)
+    recorded.finish(tmp_path, ("fit", "\N{ROCKET}"))
+    assert plots.draw(tmp_path).exists()
+
+
 def test_metrics_beyond_four_are_named_as_left_out(tmp_path: Path) -> None:
     epochs = [dict.fromkeys(["auc", "loss", "b", "c", "d", "val_e"], 0.5)]
     fig = drawn(rows(tmp_path, fit=epochs, loop=epochs))

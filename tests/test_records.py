@@ -708,6 +708,8 @@ def test_a_run_that_cannot_be_repaired_stays_as_it_is(tmp_path: Path) -> None:
     metrics.write_bytes(whole[:-9])
     assert "the last line was damaged and removed" in recover(tmp_path)[0]
     assert metrics.read_bytes() == b"".join(whole.splitlines(keepends=True)[:-1])
+    metrics.unlink()
+    assert recover(tmp_path) == [f"{metrics} is missing: what was trained is trained again"]
 
 
 def test_columns_are_those_of_the_reference_first_whoever_reports_first(tmp_path: Path) -> None:

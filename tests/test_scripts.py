@@ -406,7 +406,7 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
             "import numpy\nprint(numpy.zeros(3))\n",
             "step to compare; the last line that it printed is '[0. 0. 0.]'; its output",
         ),
-        ("import sys\nsys.exit(3)\n", "exit status 3"),
+        ("print(7)\nraise SystemExit(3)\n", "it ended with status 3; its last line: 7; its output"),
         ("import os\nos._exit(1)\n", "os._exit(1) (wrong.py, line 2)"),
         ("import posix\nposix._exit(0)\n", "no step of a Keras optimizer was seen"),
     ],

@@ -50,7 +50,7 @@ def load_experiment(options: Task) -> Experiment:
         path, attribute = source_and_attribute(wanted)
         experiment = _attribute(_file_module(Path(path)), attribute or "experiment", path)
     if not isinstance(experiment, Experiment):
-        raise RequestError(f"{shown_path(wanted)} is a {type(experiment).__name__}, not a compare.Experiment")
+        raise RequestError(f"{shown_path(wanted)} is of type {type(experiment).__name__}, not a compare.Experiment")
     for field, (what, is_valid) in FIELDS.items():
         if not is_valid(value := getattr(experiment, field)):
             raise RequestError(f"the experiment's {field} is {reprlib.repr(value)}: give {what}")
@@ -175,4 +175,6 @@ def _importing(what: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            raise RequestError(f"{what} cannot be imported: {describe(error)}") from error
+            own = isinstance(error, ModuleNotFoundError) and what.partition(".")[0] == error.name
+            remedy = "; give its file, or the folder that it is in as PYTHONPATH" if own else ""
+            raise RequestError(f"{what} cannot be imported: {describe(error)}{remedy}") from error

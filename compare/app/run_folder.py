@@ -42,8 +42,9 @@ def claimed(options: Request) -> Iterator[Path]:
     except OSError as error:
         if error.filename is None or os.fspath(error.filename) != str(folder / ".lock"):
             raise
+        remedy = "let this user write there" if isinstance(error, PermissionError) else "remove it"
         raise RequestError(
-            f"{shown_path(folder / '.lock')} cannot be locked ({error.strerror}); remove it, or choose another --name"
+            f"{shown_path(folder / '.lock')} cannot be locked ({error.strerror}); {remedy}, or choose another --name"
         ) from None
     finally:
         if not folder.exists():  # the request was refused

@@ -224,7 +224,7 @@ def write_records(
 
 
 def failure_of(run: ScriptRun) -> str:
-    """What a failed script raised, or else the last line that it printed; empty if it did not fail.
+    """What a failed script raised, or else how it ended and the last line that it printed; empty if it did not fail.
 
     What it raises once it has made its steps may come from being ended then.
     """
@@ -238,7 +238,8 @@ def failure_of(run: ScriptRun) -> str:
         return str(read_json(run.folder / FAILED))
     if run.status < 0:
         return f"signal {-run.status} ended its process ({signal.strsignal(-run.status)})"
-    return last_line(run.log) or f"exit status {run.status}"
+    last = last_line(run.log)
+    return f"it ended with status {run.status}" + (f"; its last line: {last}" if last else "")
 
 
 OF_TENSORFLOW = re.compile(r"[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |WARNING: All log messages before absl")

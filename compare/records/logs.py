@@ -233,6 +233,8 @@ def _of_file(path: Path) -> list[Log]:
         text = read_file(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise RequestError(f"--logs {path}: not a CSV file that can be read ({error})") from None
+    if text.lstrip().startswith(("{", "[")):
+        raise RequestError(f"--logs {path}: this is JSON; give a CSV file, such as Keras's CSVLogger writes")
     if tuple(text.partition("\n")[0].strip().split(",")[: len(KEY_COLUMNS)]) == KEY_COLUMNS:
         return _of_metrics_csv(path)
     rows = list(_rows(path, text))

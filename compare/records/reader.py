@@ -195,6 +195,8 @@ def recover(folder: Path, *, finished: bool = False) -> list[str]:
         replace_file(metrics, complete)
         repairs.append(f"{metrics}: the last line was damaged and removed; its epoch will be written again")
     sidecars = _sidecars(folder)
+    if not metrics.exists() and any(sidecar.reported for sidecar in sidecars.values()):
+        repairs.append(f"{metrics} is missing: what was trained is trained again")
     _verified(folder, sidecars, complete=finished)
     for sidecar in sidecars.values():
         sidecar.steps()

@@ -6,6 +6,7 @@ import io
 import re
 import textwrap
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +46,8 @@ _drawing = threading.RLock()
 @contextmanager
 def _as_delivered() -> Iterator[None]:
     """Draws with Matplotlib's own settings: a user's may ask for LaTeX, say, which is not installed."""
-    with _drawing, settings.context("default"):  # the settings are the process's
+    with _drawing, settings.context("default"), warnings.catch_warnings():  # the settings are the process's
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")  # of a name, such as an emoji
         yield
 
 

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compare.records import Record, shortest
-from compare.verdict.exact import absolute_gap, metric_gaps, metric_names, not_finite_values, reported_by_both
+from compare.verdict.exact import (
+    absolute_gap,
+    metric_gaps,
+    metric_names,
+    not_finite_values,
+    paired_names,
+    reported_by_both,
+)
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import ALIKE, INCONCLUSIVE
 from compare.verdict.seeds import Margin, study
@@ -69,20 +76,27 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
         reason = f"the logged numbers differ ({'; '.join(sizes)})"
         reason += f"; {MORE}" if alone and not any(each.alone for each in lost) else ""
     else:
-        listed = ", ".join(dict.fromkeys(name for _, name, _, _ in both))
-        reason = (
-            f"the logged numbers are equal in {_count(len(reference.logs.keys() & candidate.logs.keys()))} ({listed})"
-        )
+        pairs = paired_names(reference, candidate)
+        epochs = {name: [_epochs(reference, name), _epochs(candidate, other)] for name, other in pairs.items()}
+        shared = {name: len(one & two) for name, (one, two) in epochs.items() if one & two}
+        most = max(shared.values())
+        listed = [name if count == most else f"{name} in {_count(count)}" for name, count in shared.items()]
+        reason = f"the logged numbers are equal in {_count(most)} ({', '.join(listed)})"
         if not _telling([(name, a) for _, name, a, _ in both]):
             reason += f", but no loss has {DIGITS} digits or more and changes, so different trainings may log the same"
-        elif reference.logs.keys() == candidate.logs.keys():
-            verdict = ALIKE
+        elif gap := next((name for name in shared if epochs[name][0] != epochs[name][1]), ""):
+            one, two = (_count(len(each)) for each in epochs[gap])
+            reason += f", but {gap} is logged in {one} by {reference.trainer} and in {two} by {candidate.trainer}"
         else:
-            reason += f", but {reference.trainer} logged {_count(len(reference.logs))} and {candidate.trainer} "
-            reason += _count(len(candidate.logs))
+            verdict = ALIKE
     training = Training(verdict, None, first, 0, reason=reason)
     compared = Comparison(candidate.trainer, training, Reporting(None, gaps), weights_seen=False, not_finite=lost)
     return compared.held_different()
+
+
+def _epochs(record: Record, name: str) -> set[int]:
+    """The epochs in which a number was logged."""
+    return {epoch for epoch, numbers in record.logs.items() if name in numbers}
 
 
 def _telling(values: Sequence[tuple[str, float]]) -> bool:
