@@ -17,6 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,18 @@ def run(program: str, python: str, data: Path, epochs: int, examples: int) -> di
     return dict(zip(FIGURES, (round(value, 3) for value in figures), strict=True)) | {"said": ends[-1].text.strip()}
 
 
+@contextmanager
+def busy(number: int) -> Iterator[None]:
+    """Keeps as many processors busy with programs that count, as other work on the machine would."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for each in programs:
+            each.kill()
+            each.wait()
+
+
 def main() -> None:
     parser = measure.parser(__doc__, "reports/benchmark")
     parser.add_argument("--rounds", type=int, default=5, help="how often each program runs (default: 5)")
@@ -83,6 +97,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS), metavar="NAME", help=text)
     text = "the interpreter for orbit, from an environment with tf-models-official (default: this interpreter)"
     parser.add_argument("--others", default=sys.executable, metavar="PYTHON", help=text)
+    text = "how many other programs keep the processors busy at the same time (default: 0)"
+    parser.add_argument("--busy", type=int, default=0, metavar="N", help=text)
     options = parser.parse_args()
     if min(options.rounds, options.epochs, options.train_examples) < 1:
         parser.error("--rounds, --epochs and --train-examples must be at least 1")
@@ -97,9 +113,10 @@ def main() -> None:
     work = options.data_dir.resolve(), options.epochs, options.train_examples
     parts = {name: partial(run, name, python, *work) for name, python in pythons.items()}
     path = tables.anew(options.out / "benchmark.csv")
-    for number, program, figures in measure.in_turn(parts, options.rounds):
-        tables.append(path, {"round": number, "program": program, **figures}, [*COLUMNS, *FIGURES, "said"])
-        print(number, program, figures, flush=True)
+    with busy(options.busy):
+        for number, program, figures in measure.in_turn(parts, options.rounds):
+            tables.append(path, {"round": number, "program": program, **figures}, [*COLUMNS, *FIGURES, "said"])
+            print(number, program, figures, flush=True)
     rows = pd.read_csv(path)
     text = page(rows, measure.origin("scripts/benchmark.py"), missing)
     draw(rows, options.out / "benchmark.png")
