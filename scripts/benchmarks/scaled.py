@@ -75,6 +75,8 @@ def record(model, batch_size, pairs):
     import tensorflow as tf
 
     from compare.engine import strategies
+    from compare.engine.fingerprints import Fingerprinter
+    from compare.records import hash_of
     from compare.reporting.terminal import TrainerProgress
 
     experiment = SAMPLE() if model == "cnn" else dense_layers(int(model), int(batch_size))
@@ -110,17 +112,25 @@ def record(model, batch_size, pairs):
             def nothing():
                 pass
 
+            weights = Fingerprinter(run.strategy, model.variables)
+
+            def read_and_hash():
+                for copies in weights.read():
+                    for copy in copies:
+                        hash_of(copy)
+
             block(run.end_step, 1)  # traces the step
             steps = max(1, round(BLOCK_SECONDS / block(run.end_step, 5)))
-            plain, shares = [], []
+            kinds = [nothing, read_and_hash, run.end_step]
+            measured = []
             for number in range(int(pairs)):
-                # The order alternates, so that neither kind profits from what gets slower or faster.
-                pair = [nothing, run.end_step] if number % 2 else [run.end_step, nothing]
-                seconds = {after_step: block(after_step, steps) for after_step in pair}
-                plain.append(seconds[nothing])
-                shares.append(seconds[run.end_step] / seconds[nothing] - 1)
-    numbers = ("seconds", median(plain)), ("variables", len(model.variables)), ("weights", float(model.count_params()))
-    print(json.dumps([*numbers, *(("share", share) for share in shares)]))
+                # The order alternates, so that no kind profits from what gets slower or faster.
+                measured.append({kind: block(kind, steps) for kind in kinds[:: 1 if number % 2 else -1]})
+    plain = median(seconds[nothing] for seconds in measured)
+    figures = [("seconds", plain), ("variables", len(model.variables)), ("weights", float(model.count_params()))]
+    for name, kind in (("share", run.end_step), ("least", read_and_hash)):
+        figures += [(name, seconds[kind] / seconds[nothing] - 1) for seconds in measured]
+    print(json.dumps(figures))
 
 
 def memory(count):

@@ -87,6 +87,7 @@ def recording(rows: pd.DataFrame) -> pd.DataFrame:
         seconds, variables, weights = (
             these[these["figure"] == name]["value"].median() for name in ("seconds", "variables", "weights")
         )
+        least = these[these["figure"] == "least"]["value"]
         low, high = interval(shares["value"])
         medians = shares.groupby("round")["value"].median()
         table.append(
@@ -101,5 +102,6 @@ def recording(rows: pd.DataFrame) -> pd.DataFrame:
                 "rounds": f"{medians.min():.1%} to {medians.max():.1%}",
                 f"≤ {TARGET:.0%}": "yes" if high <= TARGET else "**no**" if low > TARGET else "not established",
             }
+            | ({} if least.empty else {"reading and hashing alone": f"{least.median():.1%}"})
         )
     return pd.DataFrame(table)
