@@ -315,15 +315,20 @@ def test_labels_that_equal_the_predictions_are_no_hint_where_these_are_given_in_
     assert not [each for each in hints(Located(STEP, "examples"), given) if each.kind == "predictions-as-labels"]
 
 
+def clipping_by_hand(close_up: CloseUp) -> CloseUp:
+    event = Event("clip", 0, {"line": ("loop.py", 3, "clip()")}, [])
+    return replace(close_up, steps={STEP: [*close_up.steps[STEP], event]})
+
+
 def test_a_call_that_limits_gradients_on_one_side_alone_is_a_hint_where_they_differ() -> None:
     """As of an embedding's gradients, whose norm is not that of the sum of equal rows."""
 
-    def clipping(close_up: CloseUp) -> CloseUp:
-        event = Event("clip", 0, {"line": ("loop.py", 3, "clip()")}, [])
-        return replace(close_up, steps={STEP: [*close_up.steps[STEP], event]})
-
     off = with_gradients(RIGHT, *(0.9 * each + 0.1 for each in gradients(RIGHT)))
-    for right, other, side in ((RIGHT, clipping(off), "loop"), (clipping(RIGHT), off, "fit"), (RIGHT, off, "")):
+    for right, other, side in (
+        (RIGHT, clipping_by_hand(off), "loop"),
+        (clipping_by_hand(RIGHT), off, "fit"),
+        (RIGHT, off, ""),
+    ):
         given = replace(sides(other), close_ups=(right, other))
         found = [each for each in hints(locate(right, other, [], STEP, NAMES), given) if each.kind == "limits-alone"]
         assert [(each.quantities["side"], each.quantities["line"]) for each in found] == (
@@ -1747,6 +1752,7 @@ def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> No
     assert has(cause, settings=rates, begun=0.1), "it was set later"
     clipping = [("clipping-differs", {"clipnorm": [None, norm / 4]})]
     assert named(slower, {"clipnorm": norm / 4}, {}) == clipping
+    assert named(clipping_by_hand(slower), {"clipnorm": norm / 4}, {}) == [("optimizer-differs", rates)]
     schedule = {"learning_rate": {"class_name": "ExponentialDecay", "config": {}}}
     same_rate = replace(RIGHT, after={**RIGHT.after, STEP: [each + 1 for each in RIGHT.after[STEP]]})
     assert configured(RIGHT, same_rate, schedule, {}) == [], "the loop sets the rate of the schedule by hand"

@@ -15,6 +15,7 @@ from compare.check.recorded import (
     A_RATE,
     CLOSE,
     clip_alike,
+    clipping_of,
     ends_of,
     equal_gradients,
     other_settings,
@@ -393,7 +394,9 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     settings = {key: both for key, both in settings_apart(b, a).items() if not key.endswith("learning_rate")}
     of_schedule = {key: settings.pop(key) for key in list(settings) if "learning_rate" in key.split(".")}
     clipping = {key: settings.pop(key) for key in list(settings) if "clip" in key}
-    if clipping and not clip_alike(sides, own=True):
+    pairs = zip(sides.close_ups, sides.traces, strict=True)
+    clips = any(each.of(sides.step, "clip") for each, trace in pairs if not clipping_of(trace))
+    if clipping and not clips and not clip_alike(sides, own=True):
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
         return "clipping-differs", Variant({}, seen)
     begun, update = None, located.of(UPDATE)
