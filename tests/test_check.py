@@ -144,6 +144,19 @@ def test_looking_inside_leaves_keras_as_it_was(tensorflow):
     assert same.check(planted.Loop()).verdict in ("identical", "alike")
 
 
+def test_equal_arrays_that_are_in_use_are_kept_once(tensorflow):
+    import numpy as np
+
+    from compare.check.observe import kept
+
+    array = np.array([1.0, np.nan, -0.0])
+    one = kept(array)
+    array[0] = 2.0  # TensorFlow uses the memory again
+    assert kept(np.array([1.0, np.nan, -0.0])) is one
+    others = [array, np.array([1.0, np.nan, 0.0]), one.astype(np.float32), one[:, np.newaxis]]
+    assert all(kept(other) is not one for other in others)
+
+
 def test_each_side_of_a_differing_loop_that_can_be_replayed_trains_once(tensorflow):
     from compare.trainers.keras_fit import KerasFit
 

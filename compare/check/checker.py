@@ -115,7 +115,7 @@ class Checker:
         """
         began = time.perf_counter() - self._seconds
         self._seconds = 0.0  # the time of the reference counts for the first candidate only
-        candidate = observe(self.task, trainer, self.seed, similar=self.reference)
+        candidate = observe(self.task, trainer, self.seed)
         name = trainer.name + "-2" * (trainer.name == self.reference.name)
         records = paired_steps(self.reference.record(), replace(candidate.record(), trainer=name))
         comparison = compare_records(*records)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +30,7 @@ from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import fix_dropout, learning_rate
 from compare.engine.run import Run, TrainingTask
 from compare.patching import patch
-from compare.records import AnyRecord, EpochRecord
+from compare.records import AnyRecord, EpochRecord, hash_of
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
 from compare.verdict.model import Source
@@ -47,10 +48,9 @@ class ProbeRun(Run):
         *,
         seed: int,
         name: str,
-        similar: Observation | None = None,
         observer: StageObserver,
     ) -> None:
-        self._similar, self._observer, self._ends = similar, observer, list[int]()
+        self._observer, self._ends = observer, list[int]()
         observer.on_update = self.on_apply
         self.observation = Observation(name, task.strategy.num_replicas_in_sync)
         super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
@@ -117,26 +117,22 @@ class ProbeRun(Run):
         if in_xla(tf.compat.v1.get_default_graph()):
             self.observation.compiled = True
             return
-        by_variable: list[Any] = [None] * self.observation.trainable
         self._foreign |= {id(container(v)) for v, place in zip(variables, positions, strict=True) if place is None}
         self.observation.foreign = len(self._foreign)
-        for gradient, position in zip(gradients, positions, strict=False):
-            if position is not None and gradient is not None:
-                by_variable[position] = gradient
-        present = [i for i, gradient in enumerate(by_variable) if gradient is not None]
-        scalars = [
-            tf.cast(learning_rate(optimizer), tf.float64),
-            tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64),
-        ]
-        replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-        sparse = [i for i in present if isinstance(by_variable[i], tf.IndexedSlices)]
-        values = [by_variable[i].values if i in sparse else tf.convert_to_tensor(by_variable[i]) for i in present]
-        indices = [tf.cast(by_variable[i].indices, tf.int64) for i in sparse]
+        given = {
+            place: (tf.cast(gradient.indices, tf.int64), gradient.values)
+            if isinstance(gradient, tf.IndexedSlices)
+            else tf.convert_to_tensor(gradient)
+            for gradient, place in zip(gradients, positions, strict=False)
+            if gradient is not None and place is not None
+        }
+        rate, iterations = learning_rate(optimizer), tf.convert_to_tensor(optimizer.iterations)
         state = [variable.read_value() for variable in self._variables]
+        told = [tf.cast(rate, tf.float64), tf.cast(iterations, tf.int64), given, state]
         # Outside strategy.run there is one gradient, whatever the number of replicas.
         alone = context.num_replicas_in_sync < self.observation.replicas
-        record = partial(self._on_replica, settings, present, sparse, alone)
-        tf.numpy_function(record, [replica, *scalars, *values, *indices, *state], [])
+        form = tf.nest.map_structure(lambda _: None, told)
+        self._observer.tell(partial(self._on_replica, settings, alone, form), tf.nest.flatten(told))
 
     def on_gradient(self, original: Any, tape: tf.GradientTape, *args: Any, **options: Any) -> Any:
         """Takes a gradient, and notes copies of the model's variables that the loss is computed from."""
@@ -175,25 +171,12 @@ class ProbeRun(Run):
         self.observation.optimizers.append(found)
         return len(self.observation.optimizers) - 1
 
-    def _on_replica(
-        self,
-        settings: int,
-        present: list[int],
-        sparse: list[int],
-        alone: bool,
-        replica: Any,
-        learning_rate: Any,
-        iterations: Any,
-        *arrays: np.ndarray,
-    ) -> None:
-        copies = [np.array(array) for array in arrays]  # TensorFlow reuses its buffers
-        values, rest = copies[: len(present)], copies[len(present) :]
-        indices, state = dict(zip(sparse, rest, strict=False)), rest[len(sparse) :]
+    def _on_replica(self, settings: int, alone: bool, form: Any, replica: Any, *arrays: np.ndarray) -> None:
+        rate, iterations, given, state = tf.nest.pack_sequence_as(form, list(map(kept, arrays)))
         gradients: list[Gradient] = [None] * self.observation.trainable
-        for position, value in zip(present, values, strict=True):
-            is_sparse = position in indices
-            gradients[position] = Rows(indices[position], value, state[position].shape) if is_sparse else value
-        call = ApplyCall(settings, float(learning_rate), int(iterations), frozenset(present))
+        for place, value in given.items():
+            gradients[place] = Rows(value[0], value[1], state[place].shape) if isinstance(value, tuple) else value
+        call = ApplyCall(settings, float(rate), int(iterations), frozenset(given))
         with self._lock:
             if alone:
                 others: list[list[Gradient]] = [
@@ -219,11 +202,7 @@ class ProbeRun(Run):
             self._latest = state
             return
         self._close(new.before)
-        number = len(self.observation.optimizer_steps)
-        similar = self._similar.optimizer_steps[number : number + 1] if self._similar else []
-        new.gradients = _deduplicated(gradients, *(step.gradients for step in similar))
-        new.state = _deduplicated(state, self._latest, *(step.state for step in similar))
-        self._latest = new.state
+        self._latest = state
         self.observation.optimizer_steps.append(new)
 
     def _before(self, state: State, last: OptimizerStep | None) -> State:
@@ -246,11 +225,10 @@ class ProbeRun(Run):
 
     def _read(self) -> State:
         local = self.strategy.experimental_local_results
-        copies = [[np.array(each.read_value()) for each in local(variable)] for variable in self._variables]
+        copies = [[kept(np.asarray(each.read_value())) for each in local(variable)] for variable in self._variables]
         # A value that is not distributed belongs to every replica.
         replicas = range(self.observation.replicas)
-        state = [[values[replica if len(values) > 1 else 0] for values in copies] for replica in replicas]
-        return _deduplicated(state, self._latest)
+        return [[values[replica if len(values) > 1 else 0] for values in copies] for replica in replicas]
 
     def _on_record(self, record: AnyRecord) -> None:
         self.observation.records.append(record)
@@ -263,33 +241,25 @@ def _without_rate(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in ("name", "learning_rate")}
 
 
-def _deduplicated(state: list[list[Any]], *known: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Returns equal values that share arrays with ``known``, or with the first replica, where they are equal."""
-    result: list[list[Any]] = []
-    for replica, variables in enumerate(state):
-        others = [*result[:1], *(other[replica] for other in known if replica < len(other))]
-        result.append([next((o[i] for o in others if _equal(o[i], v)), v) for i, v in enumerate(variables)])
-    return result
+_kept: WeakValueDictionary[Any, np.ndarray] = WeakValueDictionary()
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """Whether two values are equal dense arrays; NaN equals NaN."""
-    dense = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    return dense and np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
+def kept(array: np.ndarray) -> np.ndarray:
+    """A copy of an array whose memory TensorFlow uses again; of equal ones that are still in use, the same copy."""
+    return _kept.setdefault((array.shape, array.dtype, hash_of(array.tobytes())), np.array(array))
 
 
-def observe(task: TrainingTask, trainer: Trainer, seed: int, *, similar: Observation | None = None) -> Observation:
+def observe(task: TrainingTask, trainer: Trainer, seed: int) -> Observation:
     """Runs a trainer for the check's epochs and observes it.
 
     Args:
         task: the check's few examples (see ``compare.check.batches``).
-        similar: another observation; equal arrays are shared with it to save memory.
 
     Raises:
         Exception: whatever the trainer raises.
     """
     with observing() as observer, without_exit(f"trainer {trainer.name}", trainer.train):
-        run = ProbeRun(task, seed=seed, name=trainer.name, similar=similar, observer=observer)
+        run = ProbeRun(task, seed=seed, name=trainer.name, observer=observer)
         patch(tf.GradientTape, "gradient", run.on_gradient)
         intercept_strategy(run.strategy, partial(setattr, run.observation, "distributed", True))
         train_anew(trainer, run)

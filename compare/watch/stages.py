@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -330,15 +330,21 @@ class StageObserver(Observer):
     def _record(self, kind: str, info: dict[str, Any], tensors: Sequence[Any]) -> None:
         if kind in WITH_LINE and (not tf.executing_eagerly() or any(map(self._watches, self._next_steps(0)))):
             info["line"] = self.line()
+        self.tell(partial(self._event, kind, info), [_dense(each) for each in tensors if each is not None])
+
+    def tell(self, function: Callable[..., None], tensors: Sequence[Any]) -> None:
+        """Calls a function with the replica's number, and with the values of tensors, as soon as they have any.
+
+        Inside a function that XLA compiles, nothing can be told.
+        """
         context = tf.distribute.get_replica_context()
         replica: Any = 0 if context is None else context.replica_id_in_sync_group
-        tensors = [_dense(each) for each in tensors if each is not None]
         if tf.executing_eagerly():
-            self._event(kind, info, np.asarray(replica), *map(_as_array, tensors))
+            function(np.asarray(replica), *map(_as_array, tensors))
         elif not in_xla(tf.compat.v1.get_default_graph()):
             values = [tf.cast(replica, tf.int64), *(tf.convert_to_tensor(tensor) for tensor in tensors)]
             with self._after_earlier_events():
-                event = tf.numpy_function(partial(self._event, kind, info), values, [])
+                event = tf.numpy_function(function, values, [])
             self._here.last = event
 
     def _after_earlier_events(self) -> Any:
