@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class Case:
         self.observation, self.replay, self.reference = observation, replay, reference
         self.reference_case = reference_case
         self.floor: float = EPSILON if reference_case is None else reference_case.floor
-        self._feeds: dict[Recipe, tuple[Span, ...] | None] = {}
+        self.matched_feed = cache(self._matched_feed)
         self._weight_gaps: dict[Recipe, WeightGaps | None] = {}
 
     @cached_property
@@ -368,11 +368,9 @@ class Case:
             best = min(best, self.step_residual(i, span, recipe, nudge))
         return best
 
-    def matched_feed(self, recipe: Recipe) -> tuple[Span, ...] | None:
+    def _matched_feed(self, recipe: Recipe) -> tuple[Span, ...] | None:
         """The batch of any epoch that explains each step's gradient, or that the step was seen to have; else None."""
-        if recipe not in self._feeds:
-            self._feeds[recipe] = self._match_feed(recipe) or self.seen_feed
-        return self._feeds[recipe]
+        return self._match_feed(recipe) or self.seen_feed
 
     @cached_property
     def seen_feed(self) -> tuple[Span, ...] | None:

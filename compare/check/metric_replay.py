@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,7 @@ class MetricTable:
 
     def __init__(self, case: Case, recipe: Recipe) -> None:
         self.case, self.recipe, self.replay = case, recipe, case.replay
-        self._validation: dict[tuple[int, bool, bool], Table] = {}
-        self._after: dict[bool, dict[int, Table]] = {}
+        self.validation, self.after = cache(self._validation), cache(self._after)
         self.measured: dict[Any, dict[str, float]] = {}
 
     @cached_property
@@ -75,40 +74,35 @@ class MetricTable:
             tables[step.epoch].append(self._row([self.replay.batch(part) for part in parts], passes))
         return tables
 
-    def validation(self, epoch: int, *, training: bool, sample_weights: bool) -> Table:
+    def _validation(self, epoch: int, *, training: bool, sample_weights: bool) -> Table:
         """The validation batches, evaluated with the weights at the end of an epoch."""
-        key = epoch, training, sample_weights
-        if key not in self._validation:
-            observation = self.case.observation
-            at_end = observation.last_step_states.get(epoch, observation.epoch_end_states[epoch])
-            states = [list(state) for state in at_end]
-            table = []
-            for batch in self.replay.validation:
-                parts, passes = self.replay.divided(batch), []
-                for replica, part in enumerate(parts):
-                    if length(part):
-                        recipe = Recipe(training=training, sample_weights=sample_weights)
-                        right = trained = self.replay.forward(states[replica], part, recipe)
-                        if self.recipe != self._right(self.recipe):
-                            wrong = replace(self.recipe, training=training)
-                            trained = self.replay.forward(states[replica], part, wrong)
-                        states[replica] = right.state  # dropout's seeds advance from batch to batch
-                        passes.append((right, trained))
-                table.append(self._row(parts, passes))
-            self._validation[key] = table
-        return self._validation[key]
+        observation = self.case.observation
+        at_end = observation.last_step_states.get(epoch, observation.epoch_end_states[epoch])
+        states = [list(state) for state in at_end]
+        table = []
+        for batch in self.replay.validation:
+            parts, passes = self.replay.divided(batch), []
+            for replica, part in enumerate(parts):
+                if length(part):
+                    recipe = Recipe(training=training, sample_weights=sample_weights)
+                    right = trained = self.replay.forward(states[replica], part, recipe)
+                    if self.recipe != self._right(self.recipe):
+                        wrong = replace(self.recipe, training=training)
+                        trained = self.replay.forward(states[replica], part, wrong)
+                    states[replica] = right.state  # dropout's seeds advance from batch to batch
+                    passes.append((right, trained))
+            table.append(self._row(parts, passes))
+        return table
 
-    def after(self, *, training: bool) -> dict[int, Table]:
+    def _after(self, *, training: bool) -> dict[int, Table]:
         """The training batches of each epoch, evaluated with the weights that the step's update has made."""
-        if training not in self._after:
-            tables: dict[int, Table] = {epoch: [] for epoch in self.case.epochs}
-            for step, span in zip(self.case.passes, self.case.expected, strict=False):
-                parts = self.replay.divided(self.replay.batch(span)) if step.after is not None else []
-                states = zip(parts, step.after or (), strict=True)
-                seen = [self.replay.forward(x, part, Recipe(training=training)) for part, x in states if length(part)]
-                tables[step.epoch].append(self._row(parts, [(each, each) for each in seen]))
-            self._after[training] = tables
-        return self._after[training]
+        tables: dict[int, Table] = {epoch: [] for epoch in self.case.epochs}
+        for step, span in zip(self.case.passes, self.case.expected, strict=False):
+            parts = self.replay.divided(self.replay.batch(span)) if step.after is not None else []
+            states = zip(parts, step.after or (), strict=True)
+            seen = [self.replay.forward(x, part, Recipe(training=training)) for part, x in states if length(part)]
+            tables[step.epoch].append(self._row(parts, [(each, each) for each in seen]))
+        return tables
 
     @staticmethod
     def _right(recipe: Recipe) -> Recipe:

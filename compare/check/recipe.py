@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -132,9 +132,11 @@ class Recipe:
         return self.training, self.inference, self.masks, self.loss, self.output, self.loss_weights, self.xla
 
     @property
-    def one_pass(self) -> tuple[Any, ...]:
-        """What the result of one pass depends on."""
-        return *self.graph, self.sample_weights, self.class_weights, self.scale, self.omitted
+    def one_pass(self) -> Recipe:
+        """The same in what the result of one pass depends on, and right in the rest."""
+        right = Recipe()
+        rest = ("share", "regularization", "micro", "micro_factor", "reduce", "clip", "untrained", "feed")
+        return replace(self, **{name: getattr(right, name) for name in rest})
 
 
 def distance(a: Sequence[np.ndarray], b: Sequence[np.ndarray], min_scale: float = 0.0) -> float:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -39,6 +38,8 @@ from compare.patching import patch, undone
 
 CACHE_BYTES = 2**30
 """The approximate memory limit of a replay's cached results; results beyond it are recomputed when needed."""
+MOST_RESULTS = 1024
+"""The largest number of them: predictions may be larger than the weights, and the steps of earlier candidates stay."""
 
 OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     OTHER_LOGITS: ("from_logits", lambda given: not given),
@@ -139,10 +140,9 @@ class Replay:
         self.optimizers: dict[bool, Any] = {}
         """Traced optimizers, for ``compare.check.optimizer_replay``."""
         self._functions: dict[Any, Any] = {}
-        # Keyed weakly by the step itself: candidates are garbage-collected, and their ids would be reused.
-        self._results: WeakKeyDictionary[OptimizerStep, dict[Any, PassResult]] = WeakKeyDictionary()
-        self._gradients: WeakKeyDictionary[OptimizerStep, dict[Any, list[np.ndarray]]] = WeakKeyDictionary()
-        self._max_results, self._result_count = max(4, CACHE_BYTES // (8 * max(self.weights, 1))), 0
+        most = min(MOST_RESULTS, max(4, CACHE_BYTES // (8 * max(self.weights, 1))))
+        self._pass = lru_cache(most)(self._compute_pass)
+        self.replica_gradients = lru_cache(max(1, most // 2 // replicas))(self._compute_replica_gradients)
 
     # Facts about the experiment.
 
@@ -270,35 +270,21 @@ class Replay:
             nudge: if not 0, every trainable weight is changed by one unit in the last place, up or down at random;
                 also the random seed.
         """
-        key = replica, part, recipe.one_pass, nudge
-        results = self._results.setdefault(step, {})
-        if key not in results:
-            state = [*step.state[replica][: self.trainable], *step.before[replica][self.trainable :]]
-            if nudge:
-                generator = np.random.default_rng([nudge, replica])
-                for i, value in enumerate(state[: self.trainable]):
-                    target = np.where(generator.random(value.shape) < 0.5, np.inf, -np.inf).astype(value.dtype)
-                    state[i] = np.nextafter(value, target)
-            if self._result_count >= self._max_results:
-                self._results.clear()
-                self._result_count, results = 0, self._results.setdefault(step, {})
-            self._result_count += 1
-            results[key] = self._compute(state, self.batch(part), recipe, trains=True)
-        return results[key]
+        return self._pass(step, replica, part, recipe.one_pass, nudge)
 
-    def replica_gradients(self, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int = 0) -> list[np.ndarray]:
-        """The gradients passed to the optimizer, per replica: float64 ``[weights]``."""
-        cached = self._gradients.setdefault(step, {})
-        if (span, recipe, nudge) not in cached:
-            if sum(map(len, self._gradients.values())) * self.replicas >= self._max_results // 2:
-                self._gradients.clear()
-                cached = self._gradients.setdefault(step, {})
-            cached[span, recipe, nudge] = self._compute_replica_gradients(step, span, recipe, nudge)
-        return cached[span, recipe, nudge]
+    def _compute_pass(self, step: OptimizerStep, replica: int, part: Span, recipe: Recipe, nudge: int) -> PassResult:
+        state = [*step.state[replica][: self.trainable], *step.before[replica][self.trainable :]]
+        if nudge:
+            generator = np.random.default_rng([nudge, replica])
+            for i, value in enumerate(state[: self.trainable]):
+                target = np.where(generator.random(value.shape) < 0.5, np.inf, -np.inf).astype(value.dtype)
+                state[i] = np.nextafter(value, target)
+        return self._compute(state, self.batch(part), recipe, trains=True)
 
     def _compute_replica_gradients(
-        self, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int
+        self, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int = 0
     ) -> list[np.ndarray]:
+        """The gradients passed to the optimizer, per replica: float64 ``[weights]``."""
         parts = self.parts(span)
         split = Split(tuple(part.stop - part.start for part in parts), self.global_batch_size)
         share = recipe.share(split)
