@@ -16,7 +16,7 @@ from compare.check.judgement import Judgement
 from compare.check.measurement import Measurement
 from compare.check.observation import changed_variables, configuration
 from compare.check.optimizer_replay import clipped_gradients, residuals, rounding_noise, simulate
-from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
+from compare.check.recipe import EPSILON, Recipe, Span, Update, distance, multiple
 from compare.check.report import Fit
 from compare.check.search import MUCH_BETTER, find_explanations, recognisers
 from compare.check.stages import common_multiple, parallel, relative_gap
@@ -204,8 +204,7 @@ def _gradient_evidence(case: Case, recipe: Recipe) -> Measurement:
         right = case.replay.unflatten(case.replay.gradients(case.steps[i], span, recipe)[0])
         ratios = {}
         for name, a, b in zip(case.observation.names, observed, right, strict=False):
-            scale = max(np.linalg.norm(a), np.linalg.norm(b))
-            if scale and np.linalg.norm(a - b) > case.threshold * scale:
+            if relative_gap(a, b) > case.threshold:
                 ratios[name] = _multiple(a, b)
         return _weights_added(case, i, observed, right) or Measurement.of(
             "gradient-off", step=i + 1, epoch=span.epoch, relative_error=off, multiples=ratios
@@ -232,18 +231,17 @@ def _multiple(a: np.ndarray, b: np.ndarray) -> float | str:
     """Which multiple of the right gradient an observed one is; a word where no number says it."""
     if not np.isfinite(a).all() or not np.isfinite(b).all():
         return "not finite"
-    size = np.vdot(b, b)
-    return float(np.vdot(a, b) / size) if size > 0 else "not zero"
+    factor = multiple([a], [b])
+    return "not zero" if factor is None else factor
 
 
 def _factors(case: Case, feed: Sequence[Span], recipe: Recipe) -> Measurement | None:
     """Gradients that are the right ones times one number for all variables, another one in each step."""
     factors = []
     for i, span in enumerate(feed):
-        observed = np.concatenate(case.effective[i])
-        right = np.concatenate(case.replay.gradients(case.steps[i], span, recipe))
-        factor = float(observed @ right / (right @ right)) if np.any(right) else np.nan
-        if not distance([observed], [factor * right]) <= case.threshold:
+        observed, right = case.effective[i], case.replay.gradients(case.steps[i], span, recipe)
+        factor = multiple(observed, right)
+        if factor is None or distance(observed, [factor * each for each in right]) > case.threshold:
             return None
         factors.append(factor)
     return Measurement.of("gradient-factors", factors=factors)

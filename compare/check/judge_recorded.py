@@ -245,7 +245,7 @@ def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:
         loss = recorded.predict(recipe)
         if loss is None or abs(loss - other) > SMALL * abs(right - other):
             return np.inf
-        return abs(loss - other) / max(abs(loss), abs(other)) if loss != other else 0.0
+        return relative_gap(loss, other)
 
     each_alone = [(cause, lambda _, variant=variant: [variant]) for cause, variant in changing]
     search = find_explanations(Recipe(), each_alone, residual, CLOSE)

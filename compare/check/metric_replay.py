@@ -15,6 +15,7 @@ from compare.check.arrays import Batch, concatenate, length
 from compare.check.case import Case
 from compare.check.recipe import MetricFormula, Recipe, Split, mean_of_means
 from compare.check.replay import PassResult
+from compare.check.stages import relative_gap
 from compare.engine.keras_generation import AVERAGES_OUTPUT_LOSSES
 
 TRAIN, VALIDATION = "train", "validation"
@@ -194,7 +195,7 @@ class ReportedMetric:
             if self.key not in logs:
                 return np.inf
             values = self._choices(formula, epoch) if formula.chosen else [self.value(formula, epoch)]
-            worst = max(worst, min((_error(value, logs[self.key]) for value in values), default=np.inf))
+            worst = max(worst, min((relative_gap(value, logs[self.key]) for value in values), default=np.inf))
         return worst
 
     def _choices(self, formula: MetricFormula, epoch: int) -> list[float]:
@@ -304,11 +305,3 @@ def _every_pair(y: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
     """Each label with the prediction of every example, as broadcasting [n, 1] against [n] computes."""
     labels, outputs = np.asarray(y), np.asarray(predictions)
     return np.repeat(labels, len(outputs), axis=0), np.concatenate([outputs] * len(labels))
-
-
-def _error(value: float, reported: float) -> float:
-    """The relative error; NaN equals NaN."""
-    if np.isnan(value) and np.isnan(reported):
-        return 0.0
-    error = abs(value - reported) / (max(abs(value), abs(reported)) or 1.0)
-    return np.inf if np.isnan(error) else float(error)

@@ -159,10 +159,10 @@ def distance(a: Sequence[np.ndarray], b: Sequence[np.ndarray], min_scale: float 
 
 
 def multiple(observed: Sequence[np.ndarray], predicted: Sequence[np.ndarray]) -> float | None:
-    """How many times a list of vectors another one is, by least squares; None if it is none."""
-    a, b = np.concatenate(list(observed)), np.concatenate(list(predicted))
-    factor = float(a @ b / (b @ b)) if np.any(b) else np.nan
-    return factor if np.isfinite(factor) and factor != 0 else None
+    """The multiple of predicted arrays that is nearest to those observed; None if they are zero, or some not finite."""
+    size = sum(float(np.vdot(each, each)) for each in predicted)
+    factor = sum(float(np.vdot(a, b)) for a, b in zip(observed, predicted, strict=True)) / size if size else np.nan
+    return factor if np.isfinite(factor) else None
 
 
 EPSILON = float(np.finfo(np.float32).eps)

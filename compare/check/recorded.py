@@ -26,6 +26,7 @@ from compare.check.recipe import (
     Share,
     Split,
     mean_of_means,
+    multiple,
 )
 from compare.check.sides import Sides
 from compare.check.stages import (
@@ -36,7 +37,6 @@ from compare.check.stages import (
     gradients_of,
     loss_of,
     model_events,
-    multiple_of,
     parallel,
     relative_gap,
 )
@@ -321,8 +321,10 @@ def subtracted(close_up: CloseUp, step: int) -> float | None:
     changes, gradients = changes_of(close_up, step), gradients_of(close_up, step)
     if not any(map(np.any, gradients.values())) or not gradients.keys() <= changes.keys():
         return None
-    rate = -multiple_of(gradients, changes)
-    return rate if all(relative_gap(changes[i], -rate * each) <= A_RATE for i, each in gradients.items()) else None
+    rate = multiple([-changes[i] for i in gradients], list(gradients.values()))
+    if rate is None or any(relative_gap(changes[i], -rate * each) > A_RATE for i, each in gradients.items()):
+        return None
+    return rate
 
 
 def scale_of(right: CloseUp, by_hand: CloseUp, step: int) -> float:
@@ -374,7 +376,7 @@ def _clipped(gradients: Mapping[int, np.ndarray], clipping: Mapping[str, float])
 def factor_of_gradients(sides: Sides) -> float:
     """The factor by which all gradients of the side at fault are the right ones; 0 if there is none."""
     right, other = both_gradients(sides)
-    factor = multiple_of(right, other)
+    factor = multiple([other[i] for i in right], list(right.values())) if right.keys() == other.keys() else None
     return factor if factor and have_factor(sides, factor) else 0.0
 
 

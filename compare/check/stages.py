@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compare.check.recipe import EPSILON, distance
+from compare.check.recipe import EPSILON, distance, multiple
+from compare.check.targets import log_probabilities
 from compare.naming import some
 from compare.verdict.model import StageValues
 from compare.verdict.rounding import FACTOR
@@ -199,14 +200,8 @@ def parallel(a: np.ndarray, b: np.ndarray) -> bool:
 
 def common_multiple(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
     """The factor by which the first of each pair of parallel arrays is the second; 0 if they have no common one."""
-    factors = [float(np.vdot(a, b) / np.vdot(b, b)) for a, b in pairs]
+    factors = [multiple([a], [b]) or 0.0 for a, b in pairs]
     return factors[0] if factors and np.ptp(factors) <= 0.01 * max(map(abs, factors)) else 0.0
-
-
-def multiple_of(arrays: Mapping[int, np.ndarray], others: Mapping[int, np.ndarray]) -> float:
-    """The multiple of some arrays that is nearest to others, of all of them together; 0 if they are all zero."""
-    square = sum(float(np.vdot(each, each)) for each in arrays.values())
-    return sum(float(np.vdot(each, others[i])) for i, each in arrays.items() if i in others) / square if square else 0.0
 
 
 def _compared(a: Any, b: Any, twins: Sequence[Any]) -> tuple[float, float]:
@@ -367,13 +362,8 @@ def _numbers(events: Sequence[Event]) -> list[np.ndarray]:
     return [array for array in arrays if array.dtype.kind not in "OSU"]
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    shares = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(shares / shares.sum(-1, keepdims=True))
-
-
 SQUASHING: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "softmax": _softmax,
+    "softmax": lambda logits: np.exp(log_probabilities(logits, from_logits=True)),
     "sigmoid": lambda logits: 0.5 * (1 + np.tanh(0.5 * logits)),
 }
 """Functions that make probabilities of logits in float64."""

@@ -132,10 +132,11 @@ def _sparse(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.nd
     labels = true.reshape(predicted.shape[:-1]).astype(int)
     if not from_logits:  # Keras takes the logarithms as logits
         predicted, from_logits = np.log(np.clip(predicted, TINY, 1 - TINY)), True
-    return -np.take_along_axis(_log_probabilities(predicted, from_logits), labels[..., None], -1)[..., 0]
+    return -np.take_along_axis(log_probabilities(predicted, from_logits), labels[..., None], -1)[..., 0]
 
 
-def _log_probabilities(predicted: np.ndarray, from_logits: bool) -> np.ndarray:
+def log_probabilities(predicted: np.ndarray, from_logits: bool) -> np.ndarray:
+    """The logarithms of probabilities, or of what a softmax makes of logits."""
     with np.errstate(divide="ignore", invalid="ignore"):  # predictions may be infinite
         if from_logits:
             shifted = predicted - predicted.max(-1, keepdims=True)
@@ -144,7 +145,7 @@ def _log_probabilities(predicted: np.ndarray, from_logits: bool) -> np.ndarray:
 
 
 def _categorical(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.ndarray:
-    return np.asarray(-(true * _log_probabilities(predicted, from_logits)).sum(-1))
+    return np.asarray(-(true * log_probabilities(predicted, from_logits)).sum(-1))
 
 
 def _binary(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.ndarray:

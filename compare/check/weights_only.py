@@ -95,7 +95,7 @@ def _name_factor(
     """Reports a constant factor in all changes of the weights from one step on; returns whether there is one."""
     replayed = list(case.replay_segments(known, judgement.recipe, right))
     factor, rates = _factor(known, replayed, case.replay.trainable, first), right.learning_rates
-    if factor is None or not rates:
+    if not factor or not rates:
         return False
     since = first if len(known) == len(rates) else 0
     changed = (*rates[:since], *(rate * factor for rate in rates[since:]))
@@ -113,8 +113,8 @@ def _name_factor(
 def _factor(known: Sequence[Segment], replayed: Sequence[Weights], trainable: int, i: int) -> float | None:
     """How many times as large as the right one a change of the weights is; None if it is none."""
     before = [np.asarray(v, np.float64) for v in known[i].before[0][:trainable]]
-    changes = [(new - old).ravel() for new, old in zip(known[i].after[0], before, strict=False)]
-    return multiple(changes, [(copies[0] - old).ravel() for copies, old in zip(replayed[i], before, strict=False)])
+    changes = [new - old for new, old in zip(known[i].after[0], before, strict=False)]
+    return multiple(changes, [copies[0] - old for copies, old in zip(replayed[i], before, strict=False)])
 
 
 FOLLOWS_LOSS = ("SGD", "Adadelta", "Ftrl")

@@ -159,14 +159,14 @@ def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
         return  # that of loss-scale-missing
     yield from _weight_of_output(case, recipe)
     yield from _accumulated(case, recipe)
-    if alone is not None:
+    if alone:
         seen = Measurement.of("loss-factor", factor=alone)
         yield Variant({"share": scaled(recipe.share, alone)}, seen, measured=True)
     feed = case.feed(recipe)
     if recipe.regularization and feed:
         predicted = case.replay.gradients(case.steps[0], feed[0], recipe)
         whole = multiple(case.effective[0], predicted)
-        if whole is not None:
+        if whole:
             changes = {"share": scaled(recipe.share, whole), "regularization": whole * recipe.regularization}
             seen = Measurement.of("loss-factor", factor=whole, regularization_included=True)
             yield Variant(changes, seen, measured=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.observation import EXCLUDED
-from compare.check.recipe import Recipe, Update
+from compare.check.recipe import Recipe, Update, multiple
 from compare.check.recorded import (
     A_RATE,
     CLOSE,
@@ -32,7 +32,6 @@ from compare.check.stages import (
     changes_of,
     gradients_of,
     learning_rates_of,
-    multiple_of,
     other_calls,
     relative_gap,
 )
@@ -564,9 +563,9 @@ def _counted_without_data(sides: Sides) -> Variant | None:
     trained = [i for i in gradients_of(sides.right, sides.step) if i in changes[0] and i in changes[1]]
     if counts[0] == counts[1] or not trained:
         return None
-    first, second = ({i: each[i] for i in trained} for each in changes)
-    factor = multiple_of(first, second)
-    if same(factor, 1.0) or any(relative_gap(second[i], factor * first[i]) > A_RATE for i in trained):
+    first, second = ([each[i] for i in trained] for each in changes)
+    factor = multiple(second, first) or 0.0
+    if same(factor, 1.0) or any(relative_gap(b, factor * a) > A_RATE for a, b in zip(first, second, strict=True)):
         return None
     more = int(counts[1] > counts[0])
     used = next((str(each["class"]) for each in sides.traces[more].optimizers), "optimizer")
