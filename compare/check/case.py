@@ -12,7 +12,6 @@ import numpy as np
 
 from compare.check.observation import (
     EPOCHS,
-    Gradient,
     Observation,
     OptimizerStep,
     State,
@@ -112,8 +111,8 @@ class Case:
         counts = {len(of_step) for of_step in updates}
         if len(updates) != len(self.expected) or len(counts) != 1:
             return 1
-        same = all(_equal(of_step[0].gradients, other.gradients) for of_step in updates for other in of_step[1:])
-        return max(counts.pop(), 1) if same else 1
+        pairs = ((of_step[0].gradients, other.gradients) for of_step in updates for other in of_step[1:])
+        return 1 if any(changed_variables(*pair, None) for pair in pairs) else max(counts.pop(), 1)
 
     @cached_property
     def by_hand(self) -> bool:
@@ -479,11 +478,3 @@ class Case:
             floors.append(max(distance(right, nudged), distance(right, scaled)))
         known = [floor for floor in floors if np.isfinite(floor)]
         self.floor = max(EPSILON, float(np.median(known)) if known else 0.0)
-
-
-def _equal(a: list[list[Gradient]], b: list[list[Gradient]]) -> bool:
-    """Whether the gradients of two steps are equal, bit for bit."""
-    pairs = [pair for one, other in zip(a, b, strict=True) for pair in zip(one, other, strict=True)]
-    return all(
-        (x is None) == (y is None) and (x is None or np.array_equal(np.asarray(x), np.asarray(y))) for x, y in pairs
-    )

@@ -17,7 +17,7 @@ from compare.check.batches import craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data import kinds_of_own_rows
-from compare.check.empty_replica import EmptyReplicaProbe, summed_gradient
+from compare.check.empty_replica import EmptyReplicaProbe, wrong_gradient
 from compare.check.judge import expected_update, judge_training
 from compare.check.judge_metrics import judge_reporting
 from compare.check.judgement import Judgement, survived
@@ -26,7 +26,7 @@ from compare.check.measurement import Measurement
 from compare.check.noise import NoiseTwins
 from compare.check.observation import EPOCHS, Observation, Seen
 from compare.check.observe import observe
-from compare.check.recipe import EPSILON, Recipe, distance
+from compare.check.recipe import EPSILON, Recipe
 from compare.check.recorded import drawn_more_often
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Report
@@ -235,13 +235,9 @@ class Checker:
         units in the last place.
         """
         steps, others = self.reference.optimizer_steps, candidate.optimizer_steps
-        if len(steps) != len(others):
+        if [each.with_gradient for each in steps] != [each.with_gradient for each in others]:
             return True  # steps cannot be paired, but the weights are equal
-        pairs = list(zip(steps, others, strict=True))
-        if any(a.with_gradient != b.with_gradient for a, b in pairs):
-            return True
-        distances = (distance([summed_gradient(a)], [summed_gradient(b)]) for a, b in pairs)
-        return all(value <= ROUNDING * 8 * EPSILON for value in distances)
+        return wrong_gradient(self.reference, candidate, ROUNDING * 8 * EPSILON) is None
 
     def _explain(self, report: Report, candidate: Observation, records: Pair, hidden: bool) -> Report:
         """Adds causes and evidence from the replay if it explains the reference; else the noise twins decide.

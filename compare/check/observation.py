@@ -215,7 +215,7 @@ class Observation:
         gaps: dict[str, float] = {}
         for replica, at_end in zip(before, self.epoch_end_states[epoch], strict=True):
             for name, a, b in list(zip(self.names, replica, at_end, strict=True))[begin:]:
-                if a is not b and not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+                if not equal(a, b):
                     gap = float(np.abs(np.subtract(a, b, dtype=np.float64)).max())
                     gaps[name] = max(gap, gaps.get(name, 0.0))
         return gaps
@@ -229,13 +229,23 @@ class Observation:
         return [step for step in self.optimizer_steps if step.epoch == epoch]
 
 
-def changed_variables(before: State, after: State, first: int | None) -> list[int]:
+def equal(a: Gradient, b: Gradient) -> bool:
+    """Whether two arrays or gradients have the same values; NaN equals NaN."""
+    if a is b or a is None or b is None:
+        return a is b
+    one, other = np.asarray(a), np.asarray(b)
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f")
+
+
+def changed_variables(
+    before: Sequence[Sequence[Gradient]], after: Sequence[Sequence[Gradient]], first: int | None
+) -> list[int]:
     """Returns the indices of the ``first`` variables, or of all, that differ on any replica; NaN equals NaN."""
     changed = {
         k: None
         for a, b in zip(before, after, strict=True)
         for k, (x, y) in enumerate(zip(a[:first], b[:first], strict=True))
-        if x is not y and not np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+        if not equal(x, y)
     }
     return list(changed)
 
