@@ -23,10 +23,11 @@ from compare.engine.anew import train_anew
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import Run
 from compare.errors import EndedEarlyError
-from compare.records import INITIAL, AnyRecord, Place, StepRecord, in_time
+from compare.records import EPOCH_END, INITIAL, AnyRecord, StepRecord, in_time
 from compare.trainer import Trainer
 from compare.verdict.model import Difference, Training
 from compare.verdict.not_finite import NotFinite
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, row_hashes
 
 MOST = 200_000
@@ -42,7 +43,9 @@ class LookInside:
     """
 
     def __init__(self, runs: NoiseTwins, everything: Examples | Stream) -> None:
-        self._runs, self._everything, self._steps = runs, everything, runs.task.steps_per_epoch
+        self._runs, self._everything = runs, everything
+        self._ends = EpochEnds(tuple(epoch * runs.task.steps_per_epoch for epoch in EPOCHS))
+        self.place = self._ends.place
         self._replayed: dict[int, CloseUp | None] = {}
 
     @cached_property
@@ -69,7 +72,7 @@ class LookInside:
         first = training.first_difference
         begin = 1 if first is None else self.number(first)
         sides, twins = (reference.steps, candidate.steps), self._twins_from(begin, reference, case)
-        steps = range(begin, len(EPOCHS) * self._steps + 1)
+        steps = range(begin, self._ends.ends[-1] + 1)
         end = next((step for step in steps if first is not None and apart(*sides, twins, step)), steps.stop)
         earlier = first_apart(*sides, twins, end)
         apart_from = end if end in steps else None
@@ -90,18 +93,13 @@ class LookInside:
         if side is None:
             return None
         last = self.number(Difference(found.epoch, found.step))
-        steps = [last] if found.step is not None else range(1 + (found.epoch - 1) * self._steps, last + 1)
+        steps = [last] if found.step is not None else range(self._ends.step((found.epoch, 1)), last + 1)
         given = other.steps if other else None
         return first_of_steps(side.steps, given, list(steps), side.steps.names, found)
 
-    def place(self, step: int) -> Place:
-        """The epoch and the step in it, from the step over the whole training."""
-        epoch, before = divmod(step - 1, self._steps)
-        return EPOCHS[epoch], before + 1
-
     def number(self, first: Difference) -> int:
         """The step over the whole training; of the initial weights, the first."""
-        return EPOCHS.index(first.epoch) * self._steps + (max(first.step, 1) if first.step is not None else self._steps)
+        return self._ends.step((first.epoch, EPOCH_END if first.step is None else max(first.step, 1)))
 
     def _twins_from(self, begin: int, reference: Seen, case: Case | None) -> list[CloseUp]:
         """The noise twins with noise from a step on, as far as they can be recomputed or observed."""

@@ -400,8 +400,7 @@ def known_rows(sides: Sides) -> set[int]:
 
 def place_of(sides: Sides) -> tuple[int, int]:
     """The epoch in which the trainings diverge, and the step of it."""
-    begin = max((end for end in ends_of(sides) if end < sides.step), default=0)
-    return sum(end < sides.step for end in ends_of(sides)) + 1, sides.step - begin
+    return EpochEnds.of(sides.right_trace, sides.other_trace).place(sides.step)
 
 
 def steps_of_epoch(sides: Sides) -> list[int]:

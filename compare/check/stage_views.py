@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compare.check.stages import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STAGES, STATE
 from compare.verdict.model import Comparison
 
-TITLES = {
-    "examples": "examples",
-    "inputs": "inputs",
-    "predictions": "predictions",
-    "loss": "loss",
-    "gradients": "gradients",
-    "update": "update",
-    "state": "state between steps",
-}
-"""What each stage is called, in the order in which a step goes through them."""
-PLURAL = ("examples", "inputs", "predictions", "gradients")
+BETWEEN = "state between steps"
+PLURAL = (EXAMPLES, INPUTS, PREDICTIONS, GRADIENTS)
 SAME, DIFFERS, AFTER, OTHERWISE, UNKNOWN = "same", "differs", "after", "otherwise", "unknown"
 
 
@@ -46,7 +38,7 @@ def stage_views(comparison: Comparison) -> list[StageView]:
     located = first.stage if first is not None else None
     by_stage = {each.stage: each for each in comparison.stages or ()}
     views: list[StageView] = []
-    for stage, title in TITLES.items():
+    for stage in STAGES:
         each = by_stage.get(stage)
         if each is None:
             continue
@@ -59,8 +51,9 @@ def stage_views(comparison: Comparison) -> list[StageView]:
             state = SAME
         else:
             # Differs before the located stage only where the state did from the start, or to the same effect.
-            state = AFTER if passed or located == "state" else OTHERWISE
+            state = AFTER if passed or located == STATE else OTHERWISE
         where = (first.where or "") if first is not None and state == DIFFERS else ""
+        title = BETWEEN if stage == STATE else stage
         views.append(StageView(title, state, each.reference, each.candidate, where))
     return views
 
