@@ -312,7 +312,7 @@ def ends_otherwise(seen: Observation) -> None:
 
 
 def kinds(judgement: Any) -> list[str]:
-    return [each.kind for each, _ in judgement.evidence]
+    return [each.kind for each in judgement.evidence]
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ class Checker:
         same = training.verdict == IDENTICAL and not hidden
         judgement = expected if same else judge_training(case, expected)
         findings = self._findings(judgement, expected, case)
-        evidence = [each for each, metric in judgement.evidence if (each, metric) not in expected.evidence]
+        evidence = [each for each in judgement.evidence if each not in expected.evidence]
 
         if same:
             pass
@@ -326,7 +326,7 @@ class Checker:
         abstained = judgement.unexplained & expected.unexplained
         distant = {key for key in abstained if not _nearly_equal(records, key)}
         known = [each for each in judgement.evidence if each not in expected.evidence]
-        evidence = [each for each, metric in known if metric not in abstained]
+        evidence = [each for each in known if each.quantities["metric"] not in abstained]
         wrong = bool(findings or evidence) or (comparison.training.verdict == IDENTICAL and bool(distant))
         skipped = tuple(
             NotApplicable("reporting probe", f"{key} of {self.reference.name} cannot be explained either")
@@ -385,7 +385,7 @@ class Checker:
 
     def _why_unexplained(self, judgement: Judgement) -> NotApplicable:
         failures = [entry.reason for entry in judgement.not_applicable]
-        told = [*(words.said(each) for each, _ in judgement.evidence), *failures]
+        told = [*map(words.said, judgement.evidence), *failures]
         details = "; ".join(told) or "its updates differ from those of the experiment's optimizer"
         reason = f"the experiment's loss and optimizer do not explain {self.reference.name}'s own steps ({details})"
         return NotApplicable("replay", f"{reason}, so no cause is named and perturbed runs decide")

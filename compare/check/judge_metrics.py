@@ -43,8 +43,7 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
             if recipe != Recipe():
                 formulas.insert(0, replace(metric.right, trained_loss=True))
                 if metric.residual(formulas[0]) <= THRESHOLD:  # reported just as it is trained on: no cause of its own
-                    seen = Measurement.of("as-trained", metric=key, loss=metric.is_loss)
-                    judgement.mark_wrong(seen, metric=key)
+                    judgement.mark_wrong(Measurement.of("as-trained", metric=key, loss=metric.is_loss))
                     judgement.unexplained.discard(key)
                     continue
             known = recognisers("formula", metric)
@@ -75,7 +74,7 @@ def _name_causes(
             fitting = [explanation for explanation in found if explanation.ids <= set().union(*certain)]
         chosen = fitting if len(fitting) == 1 else found
         if not judgement.add_explanation(chosen, wrong[key], "metric", metric=key) and not found:
-            judgement.mark_wrong(told[key], metric=key)
+            judgement.mark_wrong(told[key])
 
 
 def _otherwise(metric: ReportedMetric, off: float) -> Measurement:

@@ -37,8 +37,7 @@ class Judgement:
         certain: whether a difference exceeds rounding beyond doubt, so that no noise twins are needed: gradients,
             updates or state are off in more steps than rounding could explain, or a cause explains all of them.
         causes: the evidence for each cause that was named, by id.
-        evidence: measurements that no cause explains, each with the reported number that it is about; empty if it is
-            about training.
+        evidence: measurements that no cause explains; those of a reported number say which ``metric`` it is.
         recipe: how the trainer computes its gradients; the correct recipe where that is unknown.
         gradient_causes: the ids of causes that were found from gradients.
         fits: how well gradients, updates, whole steps and reported numbers are explained.
@@ -49,7 +48,7 @@ class Judgement:
     right: bool = True
     certain: bool = False
     causes: dict[str, Measurement] = field(default_factory=dict)
-    evidence: list[tuple[Measurement, str]] = field(default_factory=list)
+    evidence: list[Measurement] = field(default_factory=list)
     recipe: Recipe = field(default_factory=Recipe)
     gradient_causes: set[str] = field(default_factory=set)
     not_applicable: list[NotApplicable] = field(default_factory=list)
@@ -62,11 +61,11 @@ class Judgement:
         """Whether the trainer is right, or wrong only by named causes."""
         return self.right or bool(self.causes and not self.evidence)
 
-    def mark_wrong(self, evidence: Measurement | None = None, *, metric: str = "", certain: bool = False) -> None:
+    def mark_wrong(self, evidence: Measurement | None = None, *, certain: bool = False) -> None:
         """Records a difference from the replay, with what was measured unless the caller records that elsewhere."""
         self.right, self.certain = False, self.certain or certain
         if evidence is not None:
-            self.evidence.append((evidence, metric))
+            self.evidence.append(evidence)
 
     def add_fit(self, what: str, right: float, threshold: float, search: Search | None = None) -> None:
         """Records how well something was explained, in units of its noise floor.
@@ -107,7 +106,7 @@ class Judgement:
             return True
         if explanations:
             ids = [sorted(explanation.ids) for explanation in explanations]
-            self.mark_wrong(Measurement.of("ambiguous", causes=ids, **of), metric=metric)
+            self.mark_wrong(Measurement.of("ambiguous", causes=ids, **of))
         return False
 
     def adopt_gradients(self, explanation: Explanation) -> None:
