@@ -22,10 +22,9 @@ from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
     name_reporting,
-    name_running,
     validation_by_epoch,
 )
-from compare.check.used import DIVIDED, SCRIPT_ALONE, Used
+from compare.check.used import DIVIDED, Used
 from compare.records import step_dtype
 from compare.verdict.exact import compare_records
 from compare.watch.epoch_ends import EpochEnds
@@ -305,12 +304,12 @@ def test_validation_that_goes_on_with_the_state_of_training(second: float, cause
 
 def test_a_reference_whose_metrics_go_on_counting_is_named() -> None:
     right, running = record("ok", [1.0, 0.5, 0.3]), record("noreset", [1.0, 0.75, 0.6])
-    (found,) = name_running(right, running, SCRIPT_ALONE)
+    (found,) = name_reporting(right, running)
     assert (found.id, found.side, found.measurements["metrics"]) == ("metrics-not-reset", "noreset", ["loss"])
-    assert name_running(running, right, SCRIPT_ALONE) == [] == name_running(right, right, SCRIPT_ALONE)
+    assert name_reporting(running, right) == [] == name_reporting(right, right)
     # What hardly changes is as near to the numbers of the other side as to their means, which proves nothing.
     flat = record("ok", [0.5, 0.50001, 0.50002]), record("other", [0.50001, 0.50002, 0.5])
-    assert name_running(*flat, SCRIPT_ALONE) == [] == name_running(*reversed(flat), SCRIPT_ALONE)
+    assert name_reporting(*flat) == [] == name_reporting(*reversed(flat))
 
 
 def test_a_cause_has_the_numbers_of_the_run() -> None:

@@ -26,7 +26,6 @@ from compare.check.recorded_numbers import (
     name_not_reset,
     name_own_loss,
     name_reporting,
-    name_running,
     validation_by_epoch,
 )
 from compare.check.sides import Sides
@@ -331,7 +330,8 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     Where rounding alone explains other weights, each loss is held against those of the steps that its side made.
     """
     used = used_by(model.traces[1], model.traces[0])
-    of_reference = _with_lines(name_running(pair.candidate, pair.reference, used_by(*model.traces)), model, 0)
+    of_reference = name_reporting(pair.candidate, pair.reference, used=used_by(*model.traces))
+    of_reference = _with_lines(of_reference, model, 0)
     if pair.exactly.training.verdict == DIFFERENT:
         both: Sequence[CloseUp | None] = (None, None)
         if _other_loss(session, pair):

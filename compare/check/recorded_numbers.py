@@ -216,28 +216,18 @@ def name_reporting(
         used: what the candidate uses.
         metrics: the numbers that another metric measures, with the evidence.
     """
-    found = _running(reference, candidate)
-    running = {name for _, seen in found for name in seen.quantities["metrics"]}
+    found: list[Named] = []
+    if over := over_epochs(reference, candidate):
+        found.append((NOT_RESET, Measurement.of("running-means", metrics=over, other=reference.trainer)))
+    if mixed := with_training(reference, candidate):
+        found.append((NOT_RESET, Measurement.of("mixed-means", metrics=mixed)))
+    running = {*over, *mixed}
     if "loss" not in running:
         found += _of_loss("loss", reference, candidate, losses or {})
     if "val_loss" not in running:
         found += _of_loss("val_loss", reference, candidate, validation or {})
     found += [(OTHER_METRIC, seen) for name, seen in (metrics or {}).items() if name not in running]
     return _together(found, candidate, used)
-
-
-def name_running(right: Record, other: Record, used: Used) -> list[Finding]:
-    """The cause of metrics that go on with the state that they have from epochs before, or from training."""
-    return _together(_running(right, other), other, used)
-
-
-def _running(right: Record, other: Record) -> list[Named]:
-    found = []
-    if running := over_epochs(right, other):
-        found.append((NOT_RESET, Measurement.of("running-means", metrics=running, other=right.trainer)))
-    if mixed := with_training(right, other):
-        found.append((NOT_RESET, Measurement.of("mixed-means", metrics=mixed)))
-    return found
 
 
 def name_own_loss(side: Record, losses: Mapping[int, Losses], used: Used) -> list[Finding]:
