@@ -140,11 +140,6 @@ def _last_as_full(*, last: int, global_batch_size: int, examples: int, **_: Any)
     )
 
 
-def _example_weight(*, divisor: float, **_: Any) -> str:
-    weight = "1" if divisor == 1 else f"1/{divisor:.6g}"
-    return f"every example has weight {weight}, whatever the size of its batch"
-
-
 def _output_weights(*, expected: Mapping[str, float], **_: Any) -> str:
     given = ", ".join(f"{name} {weight:g}" for name, weight in expected.items())
     return f"the outputs' losses all have weight 1, not {given}"
@@ -220,14 +215,6 @@ def _weight_off(*, variable: str, step: int, epoch: int, relative_error: float, 
     if gradients == "clipped":
         text += ": the optimizer clips each replica's gradient, and these gradients differ"
     return text
-
-
-def _state_off(*, variable: str, step: int, epoch: int, gap: float, noise: float, **_: Any) -> str:
-    off = f"off by {gap:.3g}, where rounding explains {noise:.1g}"
-    if not _finite(gap):
-        off = "a random state, such as dropout's, has moved on more often or less often"
-    place = f"step {step} (epoch {epoch})"
-    return f"{variable} after the forward pass of {place} is not what the model computes from the batch: {off}"
 
 
 def _weights_change(*, factor: float, learning_rate: float, as_rate: float | None = None, **q: Any) -> str:
@@ -366,7 +353,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     # How the loss is put together
     "gradients-times-replicas": "every gradient is {replicas} times the right one, on {replicas} replicas",
     "gradients-by-replicas": "every gradient is 1/{replicas} of the right one, on {replicas} replicas",
-    "example-weight": _example_weight,
+    "example-weight": "every example has weight {divisor:1|1/{divisor:.6g}}, whatever the size of its batch",
     "short-batch-as-full": "an example of a short batch counts as if the batch were full",
     "last-batch-as-full": _last_as_full,
     "loss-factor": "the loss has a constant factor of {factor:.6g}",
@@ -552,7 +539,9 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "optimizer",
     "changed-after-update": "{variables:some} {variables:changes|change} after the update of step {step} (epoch "
     "{epoch}); {reference}'s {variables:does|do} not",
-    "state-off": _state_off,
+    "state-off": "{variable} after the forward pass of step {step} (epoch {epoch}) is not what the model computes "
+    "from the batch: {gap:finite off by {gap:.3g}, where rounding explains {noise:.1g}|a random state, such as "
+    "dropout's, has moved on more often or less often}",
     "hidden-gradients": "the weights are equal, but different gradients were passed to the optimizers",
     "apart": "each step is right, computed from the weights that it had, but something else changes {variable:or the "
     "weights}: rounding does not explain the gap",
