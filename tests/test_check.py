@@ -186,7 +186,7 @@ def test_a_recomputed_noise_twin_is_as_far_from_the_reference_as_a_trained_one(t
     from compare.check.stages import gradients_of, loss_of, relative_gap
 
     checked = checker(model, optimizer, replicas)
-    seen, (case, judged) = checked.reference.inside.steps, checked._reference_case()
+    seen, (case, judged) = checked.reference.inside, checked._reference_case()
     assert judged.right
     twins = replayed_twin(case, seen, 1), *checked._twins.inside((1, 1))
     gaps = {

@@ -9,7 +9,6 @@ import pytest
 
 from compare.check.batches import Batches, UserRun
 from compare.check.causes.data import Known, kinds_of_own_rows
-from compare.check.observation import Seen
 from compare.check.whole_run import causes_of
 from compare.records import Record, step_dtype
 from compare.verdict.model import Comparison, Difference, Reporting, Training
@@ -32,7 +31,7 @@ def seen(epochs, labels=lambda row: 100 + row):
             inputs = Event("inputs", 0, {"model": "m"}, [], rows)
             steps[len(steps) + 1] = [inputs, Event("targets", 0, {}, [], [labels(row) for row in rows])]
         ends.append(len(steps))
-    return Seen(CloseUp(steps), tuple(ends))
+    return CloseUp(steps, ends=ends)
 
 
 def named(epochs, **options):

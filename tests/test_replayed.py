@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 import compare
 from compare.check.causes.loss import OTHER_SHARES, _weight_of_output
 from compare.check.causes.reporting import said
-from compare.check.observation import Observation, OptimizerStep, Seen
+from compare.check.observation import Observation, OptimizerStep
 from compare.check.recipe import Clip, Recipe, Span, Update
 from compare.watch.seen import CloseUp
 
@@ -449,7 +449,7 @@ def test_a_loss_that_keras_divides_may_have_three_mistakes(replay: Any) -> None:
     seen = observed(replay, state(replay.replicas))
     parts = losses(replay, seen)["val_"]
     seen.logs = {epoch: {"val_loss": mean(parts[epoch], number=3, by_examples=False) / 2} for epoch in (1, 2)}
-    seen.inside = Seen(CloseUp({}, divided={"validation": None}), ())
+    seen.inside = CloseUp({}, divided={"validation": None})
     judgement = judge_reporting(Case(seen, replay, seen), Recipe(), ["val_loss"])
     causes = {"loss-not-reduced", "loss-averaged-over-batches", "validation-loss-without-regularization"}
     assert set(judgement.causes) == causes

@@ -22,6 +22,7 @@ from compare.check.observation import (
 from compare.check.optimizer_replay import ReplicaGradients, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
+from compare.check.stages import example_rows
 from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.check.weight_gaps import ROUNDING, Segment, WeightGaps, Weights, by_variable, norms
 from compare.records import EPOCH_END, Place
@@ -378,11 +379,11 @@ class Case:
         So another mistake in the gradients does not hide other batches.
         """
         seen, reference = self.observation.inside, self.reference.inside
-        if seen is None or reference is None or len(reference.steps.steps) != len(self.expected):
+        if seen is None or reference is None or len(reference.steps) != len(self.expected):
             return None
-        of_reference = sorted(reference.steps.steps)
-        known = {tuple(reference.rows([step])): span for step, span in zip(of_reference, self.expected, strict=True)}
-        feed = [known.get(tuple(seen.rows([step]))) for step in sorted(seen.steps.steps)]
+        pairs = zip(sorted(reference.steps), self.expected, strict=True)
+        known = {tuple(example_rows(reference, step)): span for step, span in pairs}
+        feed = [known.get(tuple(example_rows(seen, step))) for step in sorted(seen.steps)]
         found = tuple(span for span in feed if span is not None)
         return found if len(found) == len(feed) == len(self.steps) and found != self.aligned else None
 
@@ -437,7 +438,7 @@ class Case:
     def divided(self) -> Mapping[str, Any]:
         """The line of the first loss that Keras divides by the number of replicas, in training and in validation."""
         inside = self.observation.inside
-        return inside.steps.divided if inside is not None else {}
+        return inside.divided if inside is not None else {}
 
     @staticmethod
     def clipping(observation: Observation) -> dict[str, float | None]:

@@ -24,7 +24,7 @@ from compare.check.judgement import Judgement, survived
 from compare.check.look_inside import LookInside
 from compare.check.measurement import Measurement
 from compare.check.noise import NoiseTwins
-from compare.check.observation import EPOCHS, Observation, Seen
+from compare.check.observation import EPOCHS, Observation
 from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe
 from compare.check.recorded import drawn_more_often
@@ -43,6 +43,7 @@ from compare.verdict.exact import compare_records, largest_gap, paired_names, pa
 from compare.verdict.model import Comparison, Difference, Finding, NotApplicable, Source, Training
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
 from compare.verdict.rounding import FACTOR
+from compare.watch.seen import CloseUp
 
 Pair = tuple[Record, Record]
 """The records of the reference and of the candidate."""
@@ -169,7 +170,7 @@ class Checker:
                 report = self._name_examples(report, reference, own)
         except Exception as error:
             return report.without("stages", f"the steps cannot be looked into: {survived(error)}")
-        both = reference.steps, own.steps
+        both = reference, own
         if located.stage == PREDICTIONS and not report.training and (drawn := drawn_more_often(*both, located.step)):
             seen = drawn[0].but(side=report.comparison.candidate, other=self.reference.name)
             report = replace(report, unexplained=(seen, *(each for each in report.unexplained if each.kind != "apart")))
@@ -193,9 +194,9 @@ class Checker:
             side = self.reference if each.side == self.reference.name else candidate
             line = side.reported_at if each.kind == REPORTING else None
             if side.inside is not None and each.divided:
-                line = Source.of(side.inside.steps.divided.get(each.divided), shows=True) or line
+                line = Source.of(side.inside.divided.get(each.divided), shows=True) or line
             if each.kind == TRAINING and side.inside is not None and each.id in CATALOGUE:
-                line = CATALOGUE[each.id].line_in(side.inside.steps, step, (first and first.stage) or "")
+                line = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
             findings.append(replace(each, source=line))
         return replace(report, findings=tuple(findings))
 
@@ -217,7 +218,7 @@ class Checker:
         lost = not_finite.findings(report.comparison, report.reference, inside, " of the check")
         return replace(report, findings=(*lost, *report.findings))
 
-    def _name_examples(self, report: Report, reference: Seen, candidate: Seen) -> Report:
+    def _name_examples(self, report: Report, reference: CloseUp, candidate: CloseUp) -> Report:
         """Adds what is wrong with the examples of a loop that batches them by itself."""
         causes, evidence = kinds_of_own_rows(self._inside.data, reference, candidate, self.batches)
         if not causes and not evidence:

@@ -41,7 +41,6 @@ from compare.check.recorded import (
     equal_gradients,
     factor_of_gradients,
     has_one_factor,
-    known_rows,
     other_settings,
     parts_of_step,
     penalty_of,
@@ -64,6 +63,7 @@ from compare.check.stages import (
     STATE,
     UPDATE,
     Located,
+    all_rows,
     both_losses,
     calls_of,
     common_multiple,
@@ -183,7 +183,7 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
     for step in (each for each in steps_of_epoch(sides) if each > sides.step):
         rows = [example_rows(side, step) for side in (sides.right, sides.other)]
         if rows[0] != rows[1]:
-            if set(rows[1]) - known_rows(sides):
+            if not all_rows(sides.right).issuperset(rows[1]):
                 return []
             names = [variable.name for variable in sides.right_trace.variables]
             found = locate(sides.right, sides.other, [], step, names)
@@ -476,7 +476,7 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
         return
     steps, sources = steps_of_epoch(sides), (sides.right, sides.other)
     right, other = ([row for step in steps for row in example_rows(side, step)] for side in sources)
-    if unknown := len(set(other) - known_rows(sides)):
+    if unknown := len(set(other) - all_rows(sides.right)):
         numbers = {"examples": unknown, "of": len(other), "first": min(steps), "last": max(steps)}
         yield sides.named(Measurement.of("unknown-examples", **numbers), by_right=True)
     if unknown or has_unknown_pairs(sides, steps):

@@ -16,9 +16,9 @@ from compare.check.causes.data import Known
 from compare.check.close_up import observing
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue, first_of_steps
-from compare.check.observation import EPOCHS, Seen
+from compare.check.observation import EPOCHS
 from compare.check.replayed_twin import replayed_twin
-from compare.check.stages import Located, apart, first_apart, locate
+from compare.check.stages import Located, all_rows, apart, first_apart, locate
 from compare.engine.anew import train_anew
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import Run
@@ -54,7 +54,7 @@ class LookInside:
         return Known.of(_hashes(self._runs.task.train), _hashes(self._everything))
 
     def locate(
-        self, reference: Seen, candidate: Seen, training: Training, case: Case | None
+        self, reference: CloseUp, candidate: CloseUp, training: Training, case: Case | None
     ) -> tuple[Located, int | None] | None:
         """Finds the first step and stage that differ by more than rounding; None if there are none.
 
@@ -71,40 +71,39 @@ class LookInside:
         """
         first = training.first_difference
         begin = 1 if first is None else self.number(first)
-        sides, twins = (reference.steps, candidate.steps), self._twins_from(begin, reference, case)
+        sides, twins = (reference, candidate), self._twins_from(begin, reference, case)
         steps = range(begin, self._ends.ends[-1] + 1)
         end = next((step for step in steps if first is not None and apart(*sides, twins, step)), steps.stop)
         earlier = first_apart(*sides, twins, end)
         apart_from = end if end in steps else None
         if earlier is not None and first_apart(*sides, self._twins_from(1, reference, case), end) != earlier:
             earlier = None  # rounding, before the noise of these twins began
-        elsewhere = self.data.labels if candidate.examples - reference.examples else ()
+        elsewhere = self.data.labels if all_rows(candidate) - all_rows(reference) else ()
         for step in [*([earlier] if earlier else []), *steps]:
             if first is not None and step != earlier and not apart(*sides, twins, step):
                 continue
-            located = locate(*sides, twins, step, reference.steps.names, elsewhere)
+            located = locate(*sides, twins, step, reference.names, elsewhere)
             values = located.of(located.stage) if located.stage else None
             if values is not None and (first is not None or values.differs):
                 return located, apart_from
         return None
 
-    def first_not_finite(self, side: Seen | None, other: Seen | None, found: NotFinite) -> FirstValue | None:
+    def first_not_finite(self, side: CloseUp | None, other: CloseUp | None, found: NotFinite) -> FirstValue | None:
         """Finds where in its step a value first is not finite on one side only; None if that cannot be observed."""
         if side is None:
             return None
         last = self.number(Difference(found.epoch, found.step))
         steps = [last] if found.step is not None else range(self._ends.step((found.epoch, 1)), last + 1)
-        given = other.steps if other else None
-        return first_of_steps(side.steps, given, list(steps), side.steps.names, found)
+        return first_of_steps(side, other, list(steps), side.names, found)
 
     def number(self, first: Difference) -> int:
         """The step over the whole training; of the initial weights, the first."""
         return self._ends.step((first.epoch, EPOCH_END if first.step is None else max(first.step, 1)))
 
-    def _twins_from(self, begin: int, reference: Seen, case: Case | None) -> list[CloseUp]:
+    def _twins_from(self, begin: int, reference: CloseUp, case: Case | None) -> list[CloseUp]:
         """The noise twins with noise from a step on, as far as they can be recomputed or observed."""
         if begin not in self._replayed and case is not None:
-            self._replayed[begin] = replayed_twin(case, reference.steps, begin)
+            self._replayed[begin] = replayed_twin(case, reference, begin)
         replayed = self._replayed.get(begin)
         return [replayed] if replayed else self._runs.inside(self.place(begin))
 

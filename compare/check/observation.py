@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from compare.check.stages import example_rows
 from compare.errors import NOT_BUILT, RequestError
 from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
@@ -105,32 +104,6 @@ class OptimizerStep:
         return bool(changed_variables(self.before, self.state, trainable))
 
 
-@dataclass(frozen=True)
-class Seen:
-    """All steps of a short run.
-
-    Attributes:
-        steps: what was seen in each.
-        ends: the number of steps made up to the end of each epoch.
-    """
-
-    steps: CloseUp
-    ends: tuple[int, ...]
-
-    def epochs(self) -> list[list[int]]:
-        """The steps of each epoch."""
-        return [list(range(a + 1, b + 1)) for a, b in zip((0, *self.ends), self.ends, strict=False)]
-
-    def rows(self, steps: Sequence[int]) -> list[int]:
-        """The hashes of the examples of some steps, in order."""
-        return [row for step in steps for row in example_rows(self.steps, step)]
-
-    @property
-    def examples(self) -> frozenset[int]:
-        """The hashes of all examples."""
-        return frozenset(self.rows(list(self.steps.steps)))
-
-
 @dataclass
 class Observation:
     """All observations of one short run.
@@ -155,7 +128,7 @@ class Observation:
         last_step_states: the state after the last step of each epoch, by epoch.
         epoch_end_states: the state at each ``end_epoch``, by epoch.
         final: the state after training; callbacks may have changed it after the last epoch.
-        inside: what was seen inside its steps.
+        inside: what was seen inside its steps, with the ends of its epochs.
         reported_at: the line of the user's code that ends an epoch with its numbers.
     """
 
@@ -182,7 +155,7 @@ class Observation:
     final: State = field(default_factory=list)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[AnyRecord] = field(default_factory=list)
-    inside: Seen | None = None
+    inside: CloseUp | None = None
     reported_at: Source | None = None
 
     @property

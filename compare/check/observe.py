@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,7 +21,6 @@ from compare.check.observation import (
     Observation,
     OptimizerStep,
     Rows,
-    Seen,
     State,
     configuration,
 )
@@ -152,8 +152,8 @@ class ProbeRun(Run):
         self.close()
         if self._variables:
             self.observation.final = self._read()
-        if steps := self._observer.seen(0):
-            self.observation.inside = Seen(steps, tuple(self._ends))
+        if seen := self._observer.seen(0):
+            self.observation.inside = replace(seen, ends=tuple(self._ends))
         return self.observation
 
     def _note_call(self, noted: str, original: Any, *args: Any, **options: Any) -> Any:

@@ -393,11 +393,6 @@ def without_gradient(sides: Sides) -> dict[int, str]:
 # Optimizers and epochs
 
 
-def known_rows(sides: Sides) -> set[int]:
-    """The hashes of all examples that the right side was seen to have."""
-    return {row for step in sides.right.steps for row in example_rows(sides.right, step)}
-
-
 def place_of(sides: Sides) -> tuple[int, int]:
     """The epoch in which the trainings diverge, and the step of it."""
     return EpochEnds.of(sides.right_trace, sides.other_trace).place(sides.step)

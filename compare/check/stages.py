@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -246,6 +246,17 @@ def example_rows(close_up: CloseUp, step: int) -> list[int]:
     return [row for event in calls_with_examples(close_up, step) for row in event.rows]
 
 
+def all_rows(close_up: CloseUp) -> frozenset[int]:
+    """The hashes of all examples that were seen."""
+    return frozenset(row for step in close_up.steps for row in example_rows(close_up, step))
+
+
+def rows_by_epoch(close_up: CloseUp) -> list[list[int]]:
+    """The hashes of the examples of each epoch of a short check, in order."""
+    epochs = (range(before + 1, end + 1) for before, end in pairwise((0, *close_up.ends)))
+    return [[row for step in steps for row in example_rows(close_up, step)] for steps in epochs]
+
+
 def _examples(at: _Step, elsewhere: Collection[int]) -> StageValues:
     a, b, _ = at.of(example_rows)
     shown = [f"{len(rows)} example{'s' * (len(rows) != 1)}" for rows in (a, b)]
@@ -261,7 +272,7 @@ def _examples(at: _Step, elsewhere: Collection[int]) -> StageValues:
         return StageValues(EXAMPLES, float(labels), 0.0, shown[0], shown[1], where)
     if sorted(a) == sorted(b):  # another order within the batch
         return StageValues(EXAMPLES, 0.0, 0.0, shown[0], shown[1])
-    known = {*elsewhere, *(row for number in at.reference.steps for row in example_rows(at.reference, number))}
+    known = {*elsewhere, *all_rows(at.reference)}
     # Examples of another order are known from another place. Those whose values differ are not known at all.
     other = len(a) != len(b) or any(mine != theirs and theirs in known for mine, theirs in zip(a, b, strict=True))
     unknown = sum(row not in known for row in b)

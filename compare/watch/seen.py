@@ -60,6 +60,7 @@ class CloseUp:
         applied: when each step's gradients were applied, counted over all trainings of the script.
         without_xla: whether the script asks for XLA, which was left out here.
         scale: by what its losses and gradients were multiplied to have those of the other side's scale.
+        ends: in the short check, the number of steps made up to the end of each epoch.
     """
 
     steps: dict[int, list[Event]]
@@ -73,6 +74,7 @@ class CloseUp:
     applied: dict[int, int] = field(default_factory=dict)
     without_xla: bool = False
     scale: float = 1.0
+    ends: Sequence[int] = ()
 
     def ordered(self, order: Sequence[int]) -> CloseUp:
         """The same with its weights in another order, or some only: for each, its number in the order of this one.

@@ -13,9 +13,9 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.recipe import Recipe, Span
-from compare.check.recorded import known_rows, parts_of_step, skipped_updates, steps_of_epoch
+from compare.check.recorded import parts_of_step, skipped_updates, steps_of_epoch
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, GRADIENTS, STATE, Located, example_rows
+from compare.check.stages import EXAMPLES, GRADIENTS, STATE, Located, all_rows, example_rows, rows_by_epoch
 from compare.check.used import ALONE, RUN, SCRIPT
 from compare.verdict.model import Source
 from compare.watch.seen import ENDLESS, CloseUp
@@ -24,7 +24,6 @@ from compare.watch.trace import Trace
 if TYPE_CHECKING:
     from compare.check.batches import Batches
     from compare.check.case import Case
-    from compare.check.observation import Seen
 
 
 ROUNDED_AWAY = 1e-3
@@ -164,7 +163,7 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         scaled = len(set(sizes)) > 1 and len(other) * sizes[1] == len(right) * sizes[0]
         made = dict.fromkeys(("batch", "padded_batch"), (len(other), len(other) // sizes[0]))
         return "batch-size-differs", Variant({}, seen, remedy=OF_ALL_SIZES if scaled else "", made=made)
-    if set(other) - known_rows(sides) or has_unknown_pairs(sides, epoch):
+    if set(other) - all_rows(sides.right) or has_unknown_pairs(sides, epoch):
         return None  # examples that the right side has never had
     first = example_rows(sides.right, epoch[0])
     unseen = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
@@ -240,7 +239,7 @@ def _short_batch_left_out(sides: Sides) -> Measurement | None:
     following = example_rows(sides.other, sides.step + 1)
     if not begins[0] or begins[0] != begins[1] or right != begins[0] or len(other) >= len(right):
         return None
-    if following != begins[1] or set(other) & known_rows(sides):
+    if following != begins[1] or set(other) & all_rows(sides.right):
         return None
     total = sum(len(example_rows(sides.other, step)) for step in range(1, sides.step + 1))
     return Measurement.of("tail-left-out", examples=len(other), never=len(other), of_all=total)
@@ -355,7 +354,7 @@ class Known:
 
 
 def kinds_of_own_rows(
-    known: Known, reference: Seen, candidate: Seen, batches: Batches
+    known: Known, reference: CloseUp, candidate: CloseUp, batches: Batches
 ) -> tuple[list[tuple[str, Measurement]], list[Measurement]]:
     """What is wrong with the examples of a loop whose steps have other examples than the reference's.
 
@@ -364,8 +363,8 @@ def kinds_of_own_rows(
     Returns:
         Causes, and evidence where there are none; both empty if its examples are not known.
     """
-    right, epochs = ([side.rows(steps) for steps in side.epochs()] for side in (reference, candidate))
-    seen = candidate.examples
+    right, epochs = map(rows_by_epoch, (reference, candidate))
+    seen = all_rows(candidate)
     if not seen or not seen <= known.labels.keys():
         return [], []
     own = not seen <= known.of_run.keys()
@@ -384,18 +383,18 @@ def kinds_of_own_rows(
     return found, [] if found else [Measurement.of(kind, own_data=own)]
 
 
-def _passes(reference: Seen, candidate: Seen) -> int:
+def _passes(reference: CloseUp, candidate: CloseUp) -> int:
     """How often every step of the candidate sees each example of the reference's step; 0 if it sees other ones."""
     ratios = set()
-    for step in reference.steps.steps:
-        batch, rows = (Counter(example_rows(side.steps, step)) for side in (reference, candidate))
+    for step in reference.steps:
+        batch, rows = (Counter(example_rows(side, step)) for side in (reference, candidate))
         times = rows.total() // max(batch.total(), 1)
         ratios.add(times if rows == Counter({row: times * number for row, number in batch.items()}) else 0)
     return ratios.pop() if len(ratios) == 1 else 0
 
 
-def _own_labels(known: Known, candidate: Seen) -> Iterator[tuple[str, Measurement]]:
-    pairs = _labelled(candidate.steps, candidate.steps.steps)
+def _own_labels(known: Known, candidate: CloseUp) -> Iterator[tuple[str, Measurement]]:
+    pairs = _labelled(candidate, candidate.steps)
     right = [known.labels[row] for row, _ in pairs]
     given = Counter(label for _, label in pairs)
     if any(len(labels) > 1 for labels in right) or given != Counter(label for labels in right for label in labels):
@@ -404,15 +403,17 @@ def _own_labels(known: Known, candidate: Seen) -> Iterator[tuple[str, Measuremen
         yield "labels-shuffled-apart", Measurement.of("labels-apart", examples=apart, of=len(pairs))
 
 
-def _own_batch_size(reference: Seen, candidate: Seen, batches: Batches, own: bool) -> Iterator[tuple[str, Measurement]]:
+def _own_batch_size(
+    reference: CloseUp, candidate: CloseUp, batches: Batches, own: bool
+) -> Iterator[tuple[str, Measurement]]:
     user_run = batches.user_run
     if own and user_run is None:
         return  # the loop may know the batch size of the user's own run
-    whole, seen = ([frozenset(side.rows([step])) for step in (1, 2)] for side in (reference, candidate))
+    whole, seen = ([frozenset(example_rows(side, step)) for step in (1, 2)] for side in (reference, candidate))
     if all(some < every for some, every in zip(seen, whole, strict=True)):
         return  # a part of each batch
     expected = user_run.global_batch_size if own and user_run is not None else batches.full
-    first, second = (len(example_rows(candidate.steps, step)) for step in (1, 2))
+    first, second = (len(example_rows(candidate, step)) for step in (1, 2))
     if not own and first > batches.full and first % batches.full == 0:
         several = Measurement.of("several-batches", batches=first // batches.full, examples=batches.full)
         yield "batch-size-differs", several

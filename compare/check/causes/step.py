@@ -307,7 +307,7 @@ def _never_changes(case: Case) -> Measurement | None:
     if not observation.optimizer_steps:
         return Measurement.of("weights-never-change", zero=None, batch=case.replay.global_batch_size)
     any_gradient = any(np.any(case.effective[i][0]) for i in range(len(case.steps)))
-    seen = observation.inside.steps if observation.inside else None
+    seen = observation.inside
     losses = {loss_of(seen, step) for step in seen.steps} if seen else set()
     zero = "updates" if any_gradient else "losses" if losses == {0.0} else "gradients"
     return Measurement.of("weights-never-change", zero=zero)
