@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,19 +31,15 @@ class EpochEnds:
 
     def place(self, step: int) -> Place:
         """The epoch and the step in it, from the step over the whole training."""
-        before = 0
-        for epoch, end in enumerate(self.ends, start=1):
-            if step <= end:
-                return epoch, step - before
-            before = end
-        return len(self.ends) + 1, step - before
+        epoch = bisect_left(self.ends, step)
+        return epoch + 1, step - (0, *self.ends)[epoch]
 
     def step(self, place: Place) -> int:
         """The step over the whole training, from the epoch and the step in it."""
         epoch, step = place
         if step == EPOCH_END:
             return self.ends[epoch - 1] if epoch <= len(self.ends) else 0
-        return step + (self.ends[min(epoch - 2, len(self.ends) - 1)] if epoch > 1 and self.ends else 0)
+        return step + (0, *self.ends)[min(epoch - 1, len(self.ends))]
 
     @classmethod
     def of(cls, *traces: Trace) -> EpochEnds:
