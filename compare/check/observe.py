@@ -178,36 +178,34 @@ class ProbeRun(Run):
             gradients[place] = Rows(value[0], value[1], state[place].shape) if isinstance(value, tuple) else value
         call = ApplyCall(settings, float(rate), int(iterations), frozenset(given))
         with self._lock:
-            if alone:
-                others: list[list[Gradient]] = [
-                    [None] * self.observation.trainable for _ in range(self.observation.replicas - 1)
-                ]
-                self._add(call, [gradients, *others], [state] * self.observation.replicas)
-                return
-            self._waiting[int(replica)].append((call, gradients, state))
+            for number, queue in enumerate(self._waiting):
+                if number == replica or alone:
+                    queue.append((call, gradients if number == replica else [None] * len(gradients), state))
             # Replicas report a step in any order; the step is complete when all have reported it.
             if all(self._waiting):
-                parts = [queue.pop(0) for queue in self._waiting]
-                self._add(parts[0][0], [part[1] for part in parts], [part[2] for part in parts])
+                calls, by_replica, states = zip(*(queue.pop(0) for queue in self._waiting), strict=True)
+                self._add(calls[0], list(by_replica), list(states))
 
     def _add(self, call: ApplyCall, gradients: list[list[Gradient]], state: State) -> None:
-        last = self.observation.optimizer_steps[-1] if self.observation.optimizer_steps else None
-        new = OptimizerStep(self.epoch, gradients, state, self._before(state, last), [call])
-        if last is not None and last.after is None and new.with_gradient and not new.with_gradient & last.with_gradient:
+        last = self._open
+        before = self._latest if last is None else self._unread(state)
+        new = OptimizerStep(self.epoch, gradients, state, before, [call])
+        self._latest = state
+        if last is not None and new.with_gradient and not new.with_gradient & last.with_gradient:
             # A call over other variables belongs to the same step: the model may have several optimizers.
             for merged, added in zip(last.gradients, gradients, strict=True):
                 for k in new.with_gradient:
                     merged[k] = added[k]
             last.calls.append(call)
-            self._latest = state
             return
-        self._close(new.before)
-        self._latest = state
+        self._close(before)
         self.observation.optimizer_steps.append(new)
 
-    def _before(self, state: State, last: OptimizerStep | None) -> State:
-        """All variables before a step's forward pass, after which the optimizer met ``state``."""
-        return self._latest if last is None or last.after is not None else self._unread(state)
+    @property
+    def _open(self) -> OptimizerStep | None:
+        """The last step, if nothing was read since."""
+        steps = self.observation.optimizer_steps
+        return steps[-1] if steps and steps[-1].after is None else None
 
     def _unread(self, state: State) -> State:
         """All variables after an update after which nothing was read (an epoch in one call).
@@ -219,8 +217,7 @@ class ProbeRun(Run):
 
     def _close(self, state: State) -> None:
         """Notes the variables after the last step, if nothing was read since."""
-        last = self.observation.optimizer_steps[-1] if self.observation.optimizer_steps else None
-        if last is not None and last.after is None:
+        if (last := self._open) is not None:
             last.after = state
 
     def _read(self) -> State:
