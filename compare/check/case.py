@@ -25,6 +25,7 @@ from compare.check.replay import Replay
 from compare.check.stages import example_rows
 from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.check.weight_gaps import ROUNDING, Segment, WeightGaps, Weights, by_variable, norms
+from compare.engine.keras_generation import CLIPS_EACH_REPLICA
 from compare.records import EPOCH_END, Place
 from compare.verdict.rounding import Noise
 from compare.watch.trace import CLIPPING, ON_BATCHES
@@ -140,6 +141,12 @@ class Case:
         return tuple(span for epoch in self.epochs for span in self.replay.spans[epoch])
 
     @cached_property
+    def right_update(self) -> Update:
+        """The experiment's optimizer with the learning rates that the reference had, since a callback may set them."""
+        rates = tuple(step.learning_rate for step in self.reference.optimizer_steps)
+        return Update(learning_rates=rates or None, clip="per-replica" if CLIPS_EACH_REPLICA else "reduced")
+
+    @cached_property
     def aligned(self) -> tuple[Span, ...] | None:
         """The batch of each step; None if the numbers of steps and batches differ."""
         for epoch in self.epochs:
@@ -208,21 +215,21 @@ class Case:
             for copies in zip(after, step.state, strict=True)
         ]
 
-    def weight_gaps(self, recipe: Recipe, update: Update) -> WeightGaps | None:
+    def weight_gaps(self, recipe: Recipe) -> WeightGaps | None:
         """Compares the weights after each step with those of this recipe; None if steps cannot be paired with batches.
 
         Raises:
             Exception: whatever the model or the optimizer raises while the steps are recomputed.
         """
         if recipe not in self._weight_gaps:
-            self._weight_gaps[recipe] = self._compare_weights(recipe, update)
+            self._weight_gaps[recipe] = self._compare_weights(recipe)
         return self._weight_gaps[recipe]
 
-    def _compare_weights(self, recipe: Recipe, update: Update) -> WeightGaps | None:
+    def _compare_weights(self, recipe: Recipe) -> WeightGaps | None:
         known = self.segments
         if not known:
             return None
-        exact = list(self.replay_segments(known, recipe, update))
+        exact = list(self.replay_segments(known, recipe, self.right_update))
         observed = [by_variable(segment.after, segment.after, self.replay.trainable) for segment in known]
         before = [by_variable(segment.before, segment.before, self.replay.trainable) for segment in known]
         gaps, moved = norms(observed, exact), norms(exact, before)
@@ -239,7 +246,7 @@ class Case:
                 break
             if nudge > NUDGES and not weight_gaps.only_few_off(MAX_KINK_RESIDUAL):
                 break
-            noisy = list(self.replay_segments(known, variant, update, nudge))
+            noisy = list(self.replay_segments(known, variant, self.right_update, nudge))
             weight_gaps = replace(weight_gaps, noise=np.fmax(weight_gaps.noise, norms(noisy, exact)))
         return weight_gaps
 

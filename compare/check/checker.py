@@ -18,7 +18,7 @@ from compare.check.case import Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data import kinds_of_own_rows
 from compare.check.empty_replica import EmptyReplicaProbe, wrong_gradient
-from compare.check.judge import expected_update, judge_training
+from compare.check.judge import judge_training
 from compare.check.judge_metrics import judge_reporting
 from compare.check.judgement import Judgement, survived
 from compare.check.look_inside import LookInside
@@ -294,7 +294,7 @@ class Checker:
         The rounding of all steps is added up. Where that does not explain the gap, noise twins have to.
         """
         training = comparison.training
-        gaps = case.weight_gaps(judgement.recipe, expected_update(case))
+        gaps = case.weight_gaps(judgement.recipe)
         first = training.first_difference
         if gaps is not None and first is not None:
             place = first.epoch, EPOCH_END if first.step is None else first.step

@@ -22,7 +22,6 @@ from compare.check.search import MUCH_BETTER, find_explanations, recognisers
 from compare.check.stages import common_multiple, parallel, relative_gap
 from compare.check.weight_gaps import RIGHT_LEAVES, ROUNDING, WeightGaps
 from compare.check.weights_only import search_by_weights
-from compare.engine.keras_generation import CLIPS_EACH_REPLICA
 from compare.watch.trace import CLIPPING
 
 
@@ -31,12 +30,11 @@ def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
 
     What holds for the reference, as it was judged, does not count against the trainer.
     """
-    update = expected_update(case)
-    recipe = reference.recipe if reference and _follows(case, reference.recipe, update) else Recipe()
+    recipe = reference.recipe if reference and _follows(case, reference.recipe) else Recipe()
     judgement = Judgement(recipe=recipe)
     gaps: WeightGaps | None = None
     with judgement.probe("whole steps"):
-        gaps = case.weight_gaps(recipe, update)
+        gaps = case.weight_gaps(recipe)
         if gaps is not None and gaps.all_match:
             judgement.fits.append(Fit("whole steps", float(gaps.ratios.max(initial=0.0)), np.inf))
     all_match = gaps is not None and gaps.all_match
@@ -46,47 +44,40 @@ def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
     if all_match:
         if case.aligned is not None:
             with judgement.probe("gradient probe"):
-                _judge_gradients(case, judgement, update, gaps)
+                _judge_gradients(case, judgement, gaps)
         if settings_read(case):
             with judgement.probe("sequence probe"):
-                _judge_updates(case, judgement, update, recipe)
+                _judge_updates(case, judgement, recipe)
         return judgement
     if gaps is not None and case.steps and case.changed_between_steps():
         # The optimizer does a part only, and its gradients are of weights that the loop has changed meanwhile.
         alone = Judgement(recipe=recipe)
         with alone.probe("weights probe"):
-            search_by_weights(case, alone, update)
+            search_by_weights(case, alone)
         if alone.causes:
             return replace(alone, fits=[*judgement.fits, *alone.fits], causes={**judgement.causes, **alone.causes})
     if case.steps:
         with judgement.probe("gradient probe"):
-            _judge_gradients(case, judgement, update, gaps)
+            _judge_gradients(case, judgement, gaps)
     if gaps is None or case.aligned is not None:
         with judgement.probe("sequence probe"):
-            _judge_updates(case, judgement, update, recipe)
+            _judge_updates(case, judgement, recipe)
     elif not judgement.causes:
         judgement.evidence.clear()
         with judgement.probe("weights probe"):
-            search_by_weights(case, judgement, update)
+            search_by_weights(case, judgement)
     with judgement.probe("state probe"):
-        _judge_state(case, judgement, update)
+        _judge_state(case, judgement)
     if "weights-not-shared" in judgement.causes and (case.observation.foreign or case.observation.foreign_in_loss):
         judgement.evidence.clear()  # another model than the one that is replayed
     return judgement
 
 
-def expected_update(case: Case) -> Update:
-    """The experiment's optimizer with the learning rates that the reference had, since a callback may set them."""
-    rates = tuple(step.learning_rate for step in case.reference.optimizer_steps)
-    clip = "per-replica" if CLIPS_EACH_REPLICA else "reduced"
-    return Update(learning_rates=rates if case.reference.optimizer_steps else None, clip=clip)
-
-
-def _follows(case: Case, recipe: Recipe, update: Update) -> bool:
+def _follows(case: Case, recipe: Recipe) -> bool:
     """Whether a recipe, such as that of a wrong reference, explains the trainer's steps."""
     if recipe == Recipe() or case.residual(recipe, case.threshold) <= case.threshold:
         return True
-    gaps = case.weight_gaps(recipe, update)
+    gaps = case.weight_gaps(recipe)
     return gaps is not None and gaps.all_match
 
 
@@ -130,7 +121,7 @@ def _judge_epoch_ends(case: Case, judgement: Judgement) -> None:
             return
 
 
-def _judge_gradients(case: Case, judgement: Judgement, update: Update, gaps: WeightGaps | None) -> None:
+def _judge_gradients(case: Case, judgement: Judgement, gaps: WeightGaps | None) -> None:
     """Compares the gradients with the correct ones.
 
     Other gradients are accepted if they lead to the right weights, unless the optimizer merely hides them.
@@ -141,11 +132,7 @@ def _judge_gradients(case: Case, judgement: Judgement, update: Update, gaps: Wei
     if right <= case.threshold:
         judgement.add_fit("gradients", right, case.threshold)
         return
-    if (
-        gaps is not None
-        and gaps.trained_match
-        and (case.only_few_off(off) or not _optimizer_hides(case, recipe, update, gaps))
-    ):
+    if gaps is not None and gaps.trained_match and (case.only_few_off(off) or not _optimizer_hides(case, recipe, gaps)):
         return
     search = find_explanations(
         recipe,
@@ -160,10 +147,10 @@ def _judge_gradients(case: Case, judgement: Judgement, update: Update, gaps: Wei
         judgement.mark_wrong(_gradient_evidence(case, recipe), certain=bool(off) and not case.only_few_off(off))
 
 
-def _optimizer_hides(case: Case, recipe: Recipe, update: Update, gaps: WeightGaps) -> bool:
+def _optimizer_hides(case: Case, recipe: Recipe, gaps: WeightGaps) -> bool:
     """Whether the optimizer turns different gradients into the same weights, as Adam does with any multiple."""
     assert case.aligned is not None
-    replay, steps = case.replay, case.steps
+    replay, steps, update = case.replay, case.steps, case.right_update
     right = [replay.typed_gradients(step, span, recipe) for step, span in zip(steps, case.aligned, strict=True)]
     # The loop may have done the clipping that the experiment's optimizer does itself.
     observed = clipped_gradients(replay, Update(overrides=case.clipping(case.observation)), steps)
@@ -247,17 +234,17 @@ def _factors(case: Case, feed: Sequence[Span], recipe: Recipe) -> Measurement | 
     return Measurement.of("gradient-factors", factors=factors)
 
 
-def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Recipe) -> None:
+def _judge_updates(case: Case, judgement: Judgement, expected: Recipe) -> None:
     """Compares what the optimizer made of the gradients passed to it; searches for a cause if that is wrong.
 
     Args:
         expected: the recipe that the trainer's gradients were expected to follow.
     """
-    replay, steps = case.replay, case.steps
+    replay, steps, right = case.replay, case.steps, case.right_update
     if not steps or (judgement.evidence and judgement.recipe == expected):
         return  # unexplained gradients say nothing about the update
     if judgement.recipe != expected:
-        gaps = case.weight_gaps(judgement.recipe, right)
+        gaps = case.weight_gaps(judgement.recipe)
         if gaps is not None and gaps.trained_match:
             return
     floor = max([EPSILON, *rounding_noise(replay, steps, right)])
@@ -277,7 +264,7 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
         search = find_explanations(right, of_settings, residual, largest * MUCH_BETTER)
         if not search.explanations:
             judgement.add_fit("updates", largest, threshold)
-            _judge_replica_gradients(case, judgement, right)
+            _judge_replica_gradients(case, judgement)
             return
     else:
         # If a step has several optimizers with different settings, no one of them describes the update.
@@ -292,9 +279,9 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
         judgement.mark_wrong(seen, certain=len(beyond) > len(off) // 3 or largest > MAX_KINK_RESIDUAL)
 
 
-def _judge_replica_gradients(case: Case, judgement: Judgement, update: Update) -> None:
+def _judge_replica_gradients(case: Case, judgement: Judgement) -> None:
     """Finds wrong gradients of single replicas whose sum is right: the optimizer clips each replica's gradient."""
-    gaps = case.weight_gaps(judgement.recipe, update)
+    gaps = case.weight_gaps(judgement.recipe)
     if not judgement.right or gaps is None or gaps.trained_match:
         return
     certain = not gaps.only_few_off(MAX_KINK_RESIDUAL)
@@ -313,9 +300,9 @@ def _judge_replica_gradients(case: Case, judgement: Judgement, update: Update) -
         judgement.mark_wrong(seen.but(gradients="right"), certain=True)
 
 
-def _judge_state(case: Case, judgement: Judgement, update: Update) -> None:
+def _judge_state(case: Case, judgement: Judgement) -> None:
     """Compares non-trainable variables after each forward pass, and trainable ones between two steps."""
-    gaps = case.weight_gaps(judgement.recipe, update)
+    gaps = case.weight_gaps(judgement.recipe)
     if gaps is not None:
         ratios = gaps.ratios[:, gaps.trainable :]
         for i in np.flatnonzero((ratios > ROUNDING).any(axis=1))[:1]:

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check.case import Case
-from compare.check.judge import expected_update
 from compare.check.recipe import EPSILON, Recipe
 from compare.engine.noise_twins import half_dtypes
 from compare.watch.seen import CloseUp, Event, sketch
@@ -41,7 +40,7 @@ def replayed_twin(case: Case, seen: CloseUp, begin: int) -> CloseUp | None:
     order = [places[id(variable)] for variable in replay.model.weights]
     noise: list[np.ndarray] = [np.zeros(())] * len(order)
     steps, after = {}, dict(seen.after)
-    both = (case.replay_segments(known, Recipe(), expected_update(case), nudge) for nudge in (1, 0))
+    both = (case.replay_segments(known, Recipe(), case.right_update, nudge) for nudge in (1, 0))
     for i, (number, moved, exact) in enumerate(zip(seen.steps, *both, strict=True)):
         if number >= begin:
             own = [moved[k][0] - exact[k][0] + EPSILON * np.abs(exact[k][0]) for k in order]

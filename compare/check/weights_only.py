@@ -29,15 +29,15 @@ def why_no_gradients(observation: Observation) -> NotApplicable:
     return NotApplicable("gradient probe", f"{observation.name} {reason}, so it is judged by its weights alone")
 
 
-def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
+def search_by_weights(case: Case, judgement: Judgement) -> None:
     """Searches for the cause with which the recomputed steps lead to the observed weights."""
-    known, weight_gaps = case.segments, case.weight_gaps(judgement.recipe, right)
+    known, weight_gaps = case.segments, case.weight_gaps(judgement.recipe)
     if known is None or weight_gaps is None:
         steps, batches = len(case.observation.step_states), len(case.expected)
         seen = Measurement.of("end-steps", steps=steps, batches=batches)
         judgement.mark_wrong(None if judgement.causes else seen)
         return
-    recipe = judgement.recipe
+    recipe, right = judgement.recipe, case.right_update
     first_wrong = weight_gaps.failing[0] if weight_gaps.failing else 0
     trainable = weight_gaps.trainable
     noise = weight_gaps.noise_floor[:, :trainable]
@@ -76,7 +76,7 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     what = f"weights after {'steps' if len(known) == len(case.expected) else 'epochs'}"
     if judgement.add_explanation(explanations, relative(recipe, right), what, len(known)) and by_gradient.explanations:
         judgement.adopt_gradients(explanations[0])
-    if explanations or _name_factor(case, judgement, known, first_wrong, right, partial(off, recipe), what):
+    if explanations or _name_factor(case, judgement, known, first_wrong, partial(off, recipe), what):
         return
     beyond = not weight_gaps.only_few_off(MAX_KINK_RESIDUAL)
     seen = Measurement.of("weights-off", relative_error=relative(recipe, right))
@@ -88,11 +88,11 @@ def _name_factor(
     judgement: Judgement,
     known: Sequence[Segment],
     first: int,
-    right: Update,
     off: Callable[[Update], float],
     what: str,
 ) -> bool:
     """Reports a constant factor in all changes of the weights from one step on; returns whether there is one."""
+    right = case.right_update
     replayed = list(case.replay_segments(known, judgement.recipe, right))
     factor, rates = _factor(known, replayed, case.replay.trainable, first), right.learning_rates
     if not factor or not rates:

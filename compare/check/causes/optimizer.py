@@ -76,7 +76,7 @@ def settings_read(case: Case) -> list[Variant]:
 
 def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
     if case.by_hand:
-        yield from _by_hand(case, update)
+        yield from _by_hand(case)
         return
     if case.repeated > 1:
         yield _applied_again(case)
@@ -198,10 +198,10 @@ USUAL: Mapping[str, Sequence[float]] = {
 """The values that people write into an optimizer of their own."""
 
 
-def _by_hand(case: Case, update: Update) -> Iterable[Variant]:
+def _by_hand(case: Case) -> Iterable[Variant]:
     """Variants of an optimizer whose settings cannot be read: the weights are changed without one."""
     cls, config = _class(case, reference=True), _config(case, reference=True)
-    gaps = case.weight_gaps(Recipe(), update)
+    gaps = case.weight_gaps(Recipe())
     known = gaps is not None and gaps.failing and len(gaps.gaps) == len(case.expected)
     if config.get(EXCLUDED):
         names = [case.observation.names[i] for i in config[EXCLUDED]]
