@@ -52,14 +52,14 @@ def judge_of(replay: Any, initial: State) -> Callable[..., Any]:
     from compare.check.case import Case
     from compare.check.judge import judge_training
 
-    fit = Case(observed(replay, initial, name="fit"), replay, observed(replay, initial, name="fit"))
+    fit = Case(observed(replay, initial, name="fit"), replay)
     fit.calibrate()
     expected = judge_training(fit)
 
     def judge(*of: Any, changed: Callable[[Observation], None] = lambda seen: None) -> Any:
         seen = observed(replay, initial, *of)
         changed(seen)
-        return judge_training(Case(seen, replay, fit.observation, fit), expected)
+        return judge_training(Case(seen, replay, fit), expected)
 
     assert expected.right
     return judge

@@ -437,7 +437,7 @@ def test_the_cause_of_a_wrong_number_is_named(replay: Any, key: str, reported: A
     seen = observed(replay, state(replay.replicas))
     parts = losses(replay, seen)["val_" if key.startswith("val_") else ""]
     seen.logs = {epoch: {key: reported(parts[epoch], parts.get(epoch - 1, []))} for epoch in (1, 2)}
-    judgement = judge_reporting(Case(seen, replay, seen), Recipe(), [key])
+    judgement = judge_reporting(Case(seen, replay), Recipe(), [key])
     assert (set(judgement.causes), judgement.unexplained) == (causes or set(), {key} if causes is None else set())
     assert kinds(judgement) == (["metric-off"] if causes is None else [])
 
@@ -450,7 +450,7 @@ def test_a_loss_that_keras_divides_may_have_three_mistakes(replay: Any) -> None:
     parts = losses(replay, seen)["val_"]
     seen.logs = {epoch: {"val_loss": mean(parts[epoch], number=3, by_examples=False) / 2} for epoch in (1, 2)}
     seen.inside = CloseUp({}, divided={"validation": None})
-    judgement = judge_reporting(Case(seen, replay, seen), Recipe(), ["val_loss"])
+    judgement = judge_reporting(Case(seen, replay), Recipe(), ["val_loss"])
     causes = {"loss-not-reduced", "loss-averaged-over-batches", "validation-loss-without-regularization"}
     assert set(judgement.causes) == causes
     assert judgement.causes["loss-not-reduced"].quantities["divided"] == "validation"
@@ -465,7 +465,7 @@ def test_a_number_with_one_mistake_has_no_other_for_the_loss_that_is_trained_on(
     seen = observed(replay, state(replay.replicas), wrong)
     now = losses(replay, seen)["val_"]
     seen.logs = {1: {"val_loss": mean(now[1])}, 2: {"val_loss": mean(now[1] + now[2])}}
-    judgement = judge_reporting(Case(seen, replay, seen), wrong, ["val_loss"])
+    judgement = judge_reporting(Case(seen, replay), wrong, ["val_loss"])
     assert list(judgement.causes) == ["metrics-not-reset"]
 
 

@@ -49,15 +49,13 @@ class Case:
     """The observed steps of a trainer, compared with the expected ones.
 
     Args:
-        reference: the reference's observation, which shows what no replay can (such as a callback's learning rate).
-        reference_case: the reference's own case, which has measured rounding; None if this is the reference.
+        reference_case: the reference's own case, which has measured rounding, and whose observation shows what no
+            replay can (such as a callback's learning rate); None if this is the reference.
     """
 
-    def __init__(
-        self, observation: Observation, replay: Replay, reference: Observation, reference_case: Case | None = None
-    ) -> None:
-        self.observation, self.replay, self.reference = observation, replay, reference
-        self.reference_case = reference_case
+    def __init__(self, observation: Observation, replay: Replay, reference_case: Case | None = None) -> None:
+        self.observation, self.replay, self.reference_case = observation, replay, reference_case
+        self.reference = observation if reference_case is None else reference_case.observation
         self.floor: float = EPSILON if reference_case is None else reference_case.floor
         self.matched_feed = cache(self._matched_feed)
         self._weight_gaps: dict[Recipe, WeightGaps | None] = {}

@@ -259,7 +259,7 @@ class Checker:
         if isinstance(judged, NotApplicable) or not judged[1].explained:
             return self._judge_by_twins(report, records, hidden, judged)
         reference_case, expected = judged
-        case = Case(candidate, reference_case.replay, self.reference, reference_case)
+        case = Case(candidate, reference_case.replay, reference_case)
         same = training.verdict == IDENTICAL and not hidden
         judgement = expected if same else judge_training(case, expected)
         findings = self._findings(judgement, expected, case)
@@ -395,7 +395,7 @@ class Checker:
         """The reference compared with the replay, which measures rounding and shows whether the reference is wrong."""
         if self._judged is None:
             try:
-                case = Case(self.reference, self._replay(), self.reference)
+                case = Case(self.reference, self._replay())
                 case.calibrate()
                 off = case.residual(Recipe())
                 if off <= case.threshold:
