@@ -80,15 +80,9 @@ def locate(
         step: the step, counted over the whole training.
         known: hashes of examples that the candidate may have from elsewhere than the reference.
     """
-    sides = reference, candidate, *twins
-    before, after = (
-        _state(around[0], around[1], around[2:], variables, when)
-        for around, when in (
-            ([(each.after.get(step - 1), _at_forward(each, step)) for each in sides], BEFORE),
-            ([(_updated(each, step), each.after.get(step)) for each in sides], AFTER),
-        )
-    )
     at = _Step(reference, candidate, twins, step, variables)
+    before = _state(at, lambda each, step: (each.after.get(step - 1), _at_forward(each, step)), BEFORE)
+    after = _state(at, lambda each, step: (_updated(each, step), each.after.get(step)), AFTER)
     compared = [_examples(at, known), _inputs(at), _predictions(at), _loss(at), _gradients(at), _update(at)]
     gradients, update = compared[-2:]
     if before.differs:
@@ -542,11 +536,9 @@ def gradients_of(
 
 def _sketches(at: _Step) -> StageValues:
     """Compares sketches of gradients; they agree where only one optimizer clips or unscales what it is given."""
-    a, b, twins = at.of(partial(gradients_of, kind="sketch"))
+    found = _by_variable(at, GRADIENTS, partial(gradients_of, kind="sketch"))
     given = at.of(lambda each, step: [event.info.get("given") for event in each.of(step, "sketch")][:1])
-    if not a or not b or given[0] != given[1]:
-        return StageValues(GRADIENTS, 0.0 if a and b else None)
-    return _by_variable(GRADIENTS, a, b, twins, ())
+    return replace(found, gap=0.0) if found.gap is not None and given[0] != given[1] else found
 
 
 def learning_rates_of(close_up: CloseUp, step: int) -> dict[int, float]:
@@ -556,8 +548,7 @@ def learning_rates_of(close_up: CloseUp, step: int) -> dict[int, float]:
 
 
 def _gradients(at: _Step) -> StageValues:
-    a, b, twins = at.of(gradients_of)
-    return _by_variable(GRADIENTS, a, b, twins, at.variables) if a and b else StageValues(GRADIENTS, None)
+    return _by_variable(at, GRADIENTS, gradients_of)
 
 
 def _update(at: _Step) -> StageValues:
@@ -565,16 +556,13 @@ def _update(at: _Step) -> StageValues:
     if other_calls(*calls):
         shown = [f"{count} call{'s' * (count != 1)} of the optimizer" for count in calls]
         return StageValues(UPDATE, 1.0, 0.0, shown[0], shown[1])
-    a, b, twins = at.of(changes_of)
-    if not a or not b:
-        return StageValues(UPDATE, None)
-    found = _by_variable(UPDATE, a, b, twins, at.variables)
+    found = _by_variable(at, UPDATE, changes_of)
     gradients = at.of(gradients_of)
     same = gradients[0] and gradients[0].keys() == gradients[1].keys()
-    if found.differs or not same or any(not np.array_equal(gradients[0][i], gradients[1][i]) for i in gradients[0]):
+    if not found.equal or not same or any(not np.array_equal(gradients[0][i], gradients[1][i]) for i in gradients[0]):
         return found
     # The same gradients, bit for bit, so that only the update itself can round.
-    after = _made(at.reference, at.number) or ()
+    (a, b, _), after = at.of(changes_of), _made(at.reference, at.number) or ()
     off = [i for i in a if np.any(np.abs(a[i] - b[i]) > FEW_ROUNDINGS * np.maximum(np.abs(after[i]), np.abs(a[i])))]
     if not off:
         return found
@@ -613,18 +601,13 @@ def _at_forward(close_up: CloseUp, step: int) -> Weights:
     return events[0].arrays if events and events[0].arrays else None
 
 
-def _state(
-    reference: tuple[Weights, Weights],
-    candidate: tuple[Weights, Weights],
-    twins: Sequence[tuple[Weights, Weights]],
-    variables: Sequence[str],
-    when: str,
-) -> StageValues:
+def _state(at: _Step, around: Callable[[CloseUp, int], tuple[Weights, Weights]], when: str) -> StageValues:
     """Finds weights that one side changes outside of its update, and the other does not, or otherwise.
 
-    Of each side, and of noise twins, there are the weights before and after a moment when nothing should change them.
+    Args:
+        around: the weights before and after a moment of the step when nothing should change them.
     """
-    (a0, a1), (b0, b1) = reference, candidate
+    (a0, a1), (b0, b1), twins = at.of(around)
     if a0 is None or a1 is None or b0 is None or b1 is None or len({_shapes(each) for each in (a0, a1, b0, b1)}) > 1:
         return StageValues(STATE, None)  # not seen, or of the model that the step calls first, which is another one
 
@@ -646,18 +629,15 @@ def _state(
         most = max(float(np.abs(each).max(initial=0)) for each in differences)
         return f"changed by up to {most:.3g} {when}" if most else "unchanged"
 
-    where = some([_name(variables, i) for i in which])
+    where = some([_name(at.variables, i) for i in which])
     return StageValues(STATE, 1.0, 0.0, text(a0, a1), text(b0, b1), where)
 
 
-def _by_variable(
-    stage: str,
-    a: Mapping[int, np.ndarray],
-    b: Mapping[int, np.ndarray],
-    twins: Sequence[Mapping[int, np.ndarray]],
-    variables: Sequence[str],
-) -> StageValues:
-    """Compares arrays of variables, each against its own noise; where one side has none, it counts as zero."""
+def _by_variable(at: _Step, stage: str, seen: Callable[[CloseUp, int], Mapping[int, np.ndarray]]) -> StageValues:
+    """Compares arrays of variables, each against its own noise; where one side lacks one, that counts as zero."""
+    a, b, twins = at.of(seen)
+    if not a or not b:
+        return StageValues(stage, None)
     off: list[int] = []
     worst, noise_there = 0.0, FEW_ROUNDINGS
     norms = [float(np.linalg.norm(each)) for each in a.values()]
@@ -674,7 +654,7 @@ def _by_variable(
         if gap / noise >= worst / noise_there:
             worst, noise_there = gap, noise
     shown = [_norms(each) for each in (a, b)]
-    where = some([_name(variables, i) for i in off]) if 0 < len(off) < len(a.keys() | b.keys()) else ""
+    where = some([_name(at.variables, i) for i in off]) if 0 < len(off) < len(a.keys() | b.keys()) else ""
     return StageValues(stage, worst, noise_there, shown[0], shown[1], where)
 
 
