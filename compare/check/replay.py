@@ -290,9 +290,6 @@ class Replay:
         share = recipe.share(split)
         gradients = []
         for replica, part in enumerate(parts):
-            if part.start == part.stop:
-                gradients.append(np.zeros(self.weights))
-                continue
             gradient = np.zeros(self.weights)
             for piece in micro_batches(part, recipe.micro):
                 result = self.replica_pass(step, replica, piece, recipe, nudge)
@@ -520,8 +517,7 @@ def is_masking(layer: Any) -> bool:
 
 
 def micro_batches(span: Span, size: int) -> list[Span]:
-    """Splits a span into micro-batches; the last one may be short. There is only one if ``size`` is 0."""
-    if not size:
-        return [span]
+    """Splits a span into micro-batches; the last one may be short. If ``size`` is 0, there is one, or none if empty."""
+    size = size or max(span.stop - span.start, 1)
     starts = range(span.start, span.stop, size)
     return [Span(span.epoch, start, min(start + size, span.stop)) for start in starts]
