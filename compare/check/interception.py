@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.insides_keras import named_keras
 from compare.patching import patch
 
 STRATEGY_METHODS = "run", "experimental_distribute_dataset", "distribute_datasets_from_function"
@@ -35,13 +37,8 @@ def _is_distributed_use(frame: FrameType) -> bool:
     """
     if not _in_keras(frame):
         return True
-    caller: FrameType | None = frame
-    while caller is not None:
-        if caller.f_code.co_name == "fit" and _in_keras(caller):
-            return True
-        caller = caller.f_back
-    return False
+    return any(caller.f_code.co_name == "fit" and _in_keras(caller) for caller, _ in walk_stack(frame))
 
 
 def _in_keras(frame: FrameType) -> bool:
-    return "keras" in str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return named_keras(str(frame.f_globals.get("__name__", "")))
