@@ -223,6 +223,12 @@ def write_records(
     return any(numbers for numbers, _ in logs.values())
 
 
+def left_by(run: ScriptRun, name: str) -> Any:
+    """What a script has left in a file of its folder, in JSON; None without such a file."""
+    path = run.folder / name
+    return read_json(path) if path.exists() else None
+
+
 def failure_of(run: ScriptRun) -> str:
     """What a failed script raised, or else how it ended and the last line that it printed; empty if it did not fail.
 
@@ -234,8 +240,8 @@ def failure_of(run: ScriptRun) -> str:
     if not run.status:
         unknown = "something ended its process at once, with status 0, and what it had trained is not known"
         return "" if ended else unknown
-    if (run.folder / FAILED).exists():
-        return str(read_json(run.folder / FAILED))
+    if raised := left_by(run, FAILED):
+        return str(raised)
     if run.status < 0:
         return f"signal {-run.status} ended its process ({signal.strsignal(-run.status)})"
     last = last_line(run.log)

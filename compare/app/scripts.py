@@ -21,7 +21,7 @@ from compare.app.script_pairs import (
     paired_models,
     stretches,
 )
-from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_line, write_records
+from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_line, left_by, write_records
 from compare.app.script_sides import Side, changed_since, sides_of
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
@@ -29,7 +29,7 @@ from compare.check.judge_recorded import more_weights
 from compare.errors import NoVerdictError
 from compare.modes import Scripts
 from compare.naming import distinct, printable, some
-from compare.records import MetricsFile, read_json
+from compare.records import MetricsFile
 from compare.records.run_json import INTERRUPTED, TRAINED, UNEXPLAINED, RunJson
 from compare.reporting import html
 from compare.reporting.result import Result
@@ -53,18 +53,15 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
         runner = stack.enter_context(ScriptRunner([side.python for side in sides]))
         session = _begin(options, folder, work, runner, sides, console)
         try:
-            interrupted = _train(session)
-            session.run.save(status=INTERRUPTED if interrupted else TRAINED)
-            if not interrupted:
-                explain(session)
+            if _train(session):
+                raise KeyboardInterrupt
+            session.run.save(status=TRAINED)
+            explain(session)
         except KeyboardInterrupt:
-            interrupted = True
             session.run.save(status=UNEXPLAINED if session.run.status == TRAINED else INTERRUPTED)
-        if not session.models:
-            raise KeyboardInterrupt
-        if interrupted:
-            judge_and_publish(folder, console)
-            raise KeyboardInterrupt
+            if session.models:
+                judge_and_publish(folder, console)
+            raise
         return Result(folder, finish(session.run, console))
 
 
@@ -195,7 +192,7 @@ def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
 
 def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
     """What the scripts ran in that may change numbers and is not the same, as a sentence."""
-    found = [read_json(path) if (path := run.folder / ENVIRONMENT).exists() else {} for run in runs]
+    found = [left_by(run, ENVIRONMENT) for run in runs]
     if len(found) < 2 or not all(found):
         return []
     # What only one of them imports is no other version; a variable may be set in one.
@@ -207,16 +204,14 @@ def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list
 
 def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence[ScriptRun]) -> None:
     for name, run in zip(names, runs, strict=True):
-        if (run.folder / UNSEEN).exists():
-            how = str(read_json(run.folder / UNSEEN))
+        if how := left_by(run, UNSEEN):
             raise _failed(session, f"no verdict is possible: {run.settings.script} {how}", name, how)
         if error := failure_of(run):
             raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
 
 
 def _untrained(run: ScriptRun) -> dict[str, list[str]]:
-    path = run.folder / UNTRAINED
-    return read_json(path) if path.exists() else {"models": [], "optimizers": [], "further": []}
+    return left_by(run, UNTRAINED) or {"models": [], "optimizers": [], "further": []}
 
 
 def _uncounted(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
@@ -314,8 +309,7 @@ def _nothing_to_compare(session: ScriptsSession, runs: Sequence[ScriptRun], trac
 
 def _no_training(script: str, run: ScriptRun) -> str:
     """Why a script has made no step that could be seen."""
-    path = run.folder / OTHERS
-    if path.exists() and (others := read_json(path)):
+    if others := left_by(run, OTHERS):
         watched = "Keras 3 on TensorFlow, or tf-keras if TF_USE_LEGACY_KERAS=1 is set for the command"
         return f"{script} uses {' and '.join(others)}; --scripts watches {watched}"
     untrained = _untrained(run)

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from compare.app.script_pairs import paired_models
-from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of
+from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, left_by
 from compare.app.script_sides import Side
 from compare.modes import Scripts
 from compare.naming import log_name
@@ -134,7 +134,7 @@ def run_scripts(
             if first and session.options.verbose:
                 for name, log in zip(shown, logs, strict=True):
                     printed[log] += _print_new(name, log, printed[log], session.console)
-            unseen = any((run.folder / UNSEEN).exists() for run in runs)
+            unseen = any(left_by(run, UNSEEN) for run in runs)
             failed = first and any(run.status is not None and failure_of(run) for run in runs)
             if unseen or failed or (first and session.options.stop_at_difference and _differ_so_far(session, runs)):
                 session.runner.end(runs)
