@@ -168,6 +168,7 @@ def _evaluate(
 
     from compare.engine.checkpoints import Checkpoints, copies_in, damage, path_of  # noqa: PLC0415 (lazy)
     from compare.engine.run import Run  # noqa: PLC0415 (lazy)
+    from compare.trainers.keras_fit import KerasFit  # noqa: PLC0415 (lazy)
 
     notes = []
     for epoch in epochs:
@@ -177,7 +178,7 @@ def _evaluate(
             continue
         run = Run(task, seed=seed, epochs=range(epoch + 1, epoch + 2), checkpoints=Checkpoints(home, folder))
         run.trains = False
-        model, optimizer, loss, metrics = run.build()
+        model = KerasFit().compiled(run)
         saved = copies_in(path).values()
         replicas = {len(copies) for copies in saved}
         differing = any(copy.tobytes() != copies[0].tobytes() for copies in saved for copy in copies)
@@ -185,17 +186,6 @@ def _evaluate(
             notes.append(
                 f"Note: the {max(replicas)} replicas' batch normalization statistics differ (Keras 3 does not average "
                 "them); those of the first replica are used here, so the metrics differ from the reported ones"
-            )
-        for metric in tf.nest.flatten([metrics, run.weighted_metrics]):
-            metric.reset_state()  # the checkpoint may hold sums of training; evaluate resets what it has used before
-        with task.strategy.scope():
-            model.compile(
-                optimizer=optimizer,
-                loss=loss,
-                loss_weights=run.loss_weights,
-                metrics=metrics,
-                weighted_metrics=run.weighted_metrics,
-                jit_compile=False,
             )
         try:
             results = model.evaluate(run.validation_dataset(), return_dict=True, verbose=0)

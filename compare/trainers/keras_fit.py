@@ -20,7 +20,8 @@ class KerasFit:
         """Returns the model to compile, with its optimizer, loss and metrics; a subclass may change the model."""
         return run.build()
 
-    def train(self, run: Run) -> None:
+    def compiled(self, run: Run) -> Any:
+        """Returns the model, compiled; its metrics begin anew, which may hold sums of the training that is resumed."""
         model, optimizer, loss, metrics = self.build(run)
         with run.strategy.scope():
             # XLA rounds differently (2e-6). Keras 3 uses it by default if possible, so jit_compile is set explicitly.
@@ -36,6 +37,10 @@ class KerasFit:
             )
         for metric in tf.nest.flatten([metrics, run.weighted_metrics]):
             metric.reset_state()  # as fit does before every epoch, or all but the first
+        return model
+
+    def train(self, run: Run) -> None:
+        model = self.compiled(run)
         first = run.epochs[0]
         validation, validation_steps = run.validation_dataset(), None
         asynchronous = isinstance(run.strategy, tf.distribute.ParameterServerStrategy)
