@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, micro_batches, sides
 
-from compare.app.scripts_explain import CloseUps, _called_first, _earlier, _found
+from compare.app.scripts_close_ups import CloseUps, called_first, first_before
+from compare.app.scripts_explain import _found
 from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
@@ -726,7 +727,7 @@ def test_of_two_trainings_one_at_most_follows_from_the_other(
         departure = SimpleNamespace(name=name, step=1, noise=1, model=model)
         close = {"seen": (CloseUp({1: [inputs]}), None), "moment": moment, "located": Located(1, stage)}
         seen[name] = SimpleNamespace(departure=departure, **close)
-    found = [_called_first(each, seen) or _earlier(each.departure, seen) for each in seen.values()]
+    found = [called_first(each, seen) or first_before(each.departure, seen) for each in seen.values()]
     assert [each and each.name for each in found] == follows
 
 

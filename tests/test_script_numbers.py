@@ -344,7 +344,7 @@ def test_the_losses_of_the_steps_are_looked_at_where_numbers_differ_by_more_than
     pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop))
     trace = measured("SparseCategoricalAccuracy", [None], [None, 4])
     model: Any = SimpleNamespace(names=("fit", "loop"), traces=(trace, trace), epochs=SimpleNamespace(ends=[2]))
-    with patch.multiple(scripts_explain, _seen_losses=(looked := Mock(return_value=[None])), tell=Mock()):
+    with patch.multiple(scripts_explain, seen_losses=(looked := Mock(return_value=[None])), tell=Mock()):
         assert scripts_explain._explain_numbers(Mock(), pair, model) == {}
     assert looked.called is not of_sums
 
@@ -368,7 +368,7 @@ def test_where_weights_are_alike_the_reported_loss_is_held_against_the_losses_of
     session: Any = SimpleNamespace(folder=tmp_path, console=Mock())
     known = {"read_records": lambda folder: [noise], "losses_by_epoch": lambda seen, ends: {1: LOSSES[1]}}
     with patch.multiple(
-        scripts_explain, _seen_losses=(looked := Mock(return_value=[None, CloseUp({})])), tell=Mock(), **known
+        scripts_explain, seen_losses=(looked := Mock(return_value=[None, CloseUp({})])), tell=Mock(), **known
     ):
         found = scripts_explain._explain_numbers(session, pair, model)
     assert [each.id for comparison in found.values() for each in comparison.causes] == causes

@@ -31,14 +31,8 @@ from compare.app.script_pairs import (
 )
 from compare.app.script_runs import write_records
 from compare.app.scripts import _continuations, _cut, _further
-from compare.app.scripts_explain import (
-    CloseUps,
-    _checked,
-    _departure,
-    _goes_on,
-    _not_repeated,
-    _say_which_settings_do_nothing,
-)
+from compare.app.scripts_close_ups import CloseUps, goes_on
+from compare.app.scripts_explain import _checked, _departure, _not_repeated, _say_which_settings_do_nothing
 from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
@@ -901,7 +895,7 @@ def test_a_student_that_is_never_trained_since_its_teacher_goes_on_is_what_the_a
         start=None,
         model=SimpleNamespace(lengths=(3, 6), names=names, traces=pair, epochs=EpochEnds()),
     )
-    assert _goes_on(session, departure), "so looking into step 4, which is of another training, says nothing"
+    assert goes_on(session, departure), "so looking into step 4, which is of another training, says nothing"
     reason = _checked(session, departure, {}).training.reason
     assert re.match(
         r"only a also trains student of distiller\w*: student/.* to student/.*/bias, 3 steps; b makes", reason
@@ -909,7 +903,7 @@ def test_a_student_that_is_never_trained_since_its_teacher_goes_on_is_what_the_a
     assert reason.endswith("; b goes on to train teacher after step 3, where a ends")
     assert "shuffle" not in reason and "no step" not in reason
     session.left_over = []
-    assert not _checked(session, departure, {}).training.reason and not _goes_on(session, departure)
+    assert not _checked(session, departure, {}).training.reason and not goes_on(session, departure)
 
 
 def again(reset: Callable[[Any, Any], None], train: Callable[[Any], Any]) -> Callable[[], None]:

@@ -53,7 +53,8 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
         runner = stack.enter_context(ScriptRunner([side.python for side in sides]))
         session = _begin(options, folder, work, runner, sides, console)
         try:
-            if _train(session):
+            _train(session)
+            if session.interrupted:
                 raise KeyboardInterrupt
             session.run.save(status=TRAINED)
             explain(session)
@@ -104,21 +105,21 @@ def _strategy(replicas: Sequence[int]) -> dict[str, object]:
     return {**known, "workers": 1, "global_batch_size": 0, "devices": []}
 
 
-def _train(session: ScriptsSession) -> bool:
-    """Runs the scripts, and writes their records; returns whether they were interrupted."""
+def _train(session: ScriptsSession) -> None:
+    """Runs the scripts, and writes the records of what they have trained, also if they were interrupted."""
     names = [session.names[side] for side in session.sides]
     settings = [session.settings(side) for side in session.sides]
-    runs, interrupted = run_scripts(session, settings, names)
+    runs = run_scripts(session, settings, names)
     session.first = False
-    if not interrupted:
+    if not session.interrupted:
         _refuse_failed(session, names, runs)
     traces = [read_traces(run.folder) for run in runs]
     paired = paired_models(traces, session.options.max_steps) or _copies(session, traces)
-    if interrupted:  # else a script that had no time to leave its last weights would differ
+    if session.interrupted:  # else a script that had no time to leave its last weights would differ
         paired = [pair for pair in paired if not pair[0].state]
     if not paired:
-        if interrupted:
-            return True
+        if session.interrupted:
+            return
         raise _failed(session, _nothing_to_compare(session, runs, traces))
     environments = _environments_apart(names, runs)
     if unlike := next((pair for pair in paired if not _begin_alike(session, pair)), None):
@@ -136,7 +137,7 @@ def _train(session: ScriptsSession) -> bool:
         same = [trace.last for trace in pair] == [first.last, second.last]
         ends = EpochEnds.of(*pair) or (epochs if same and pair[0].state in ("", LEFT) else EpochEnds())
         session.models.append(ModelPair((one, other), pair, ends))
-    shown = _write_records(session, interrupted=interrupted)
+    shown = _write_records(session)
     unknown_ends = _unknown_ends(session.models[0]) if shown else []
     models = session.models
     several = [list(each.names) for each in models[1:]]
@@ -146,7 +147,7 @@ def _train(session: ScriptsSession) -> bool:
     session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs))]
     if session.alone:
         session.left_out += further_trainings(session.names[0], traces[0], paired)
-    elif not interrupted:  # else the other side may have been about to do the same
+    elif not session.interrupted:  # else the other side may have been about to do the same
         session.left_over = left_over(session.names, traces, paired)
         unknown[f"other trainings of {session.names[1]}"] = [*session.left_over, *further]
         unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired)
@@ -158,10 +159,9 @@ def _train(session: ScriptsSession) -> bool:
     for text in notes:
         tell(session.console, f"Note: {text}")
     _say_what_trained(session)
-    return interrupted
 
 
-def _write_records(session: ScriptsSession, *, interrupted: bool) -> bool:
+def _write_records(session: ScriptsSession) -> bool:
     """Writes the records of all trainings; returns whether they have numbers."""
     first, second = session.models[0].traces
     metrics, shown = MetricsFile(session.folder / "metrics.csv"), False
@@ -169,7 +169,7 @@ def _write_records(session: ScriptsSession, *, interrupted: bool) -> bool:
         like = (first if first.epochs or not second.epochs else second) if model is session.models[0] else None
         for name, trace in zip(model.names, model.traces, strict=True):
             # A training that was interrupted has ended no epoch of which nothing is known.
-            epochs = model.epochs if interrupted else model.epochs.or_whole(trace)
+            epochs = model.epochs if session.interrupted else model.epochs.or_whole(trace)
             shown |= write_records(session.folder, name, trace, epochs, like, metrics)
     return shown
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
-from compare.app.script_runs import failure_of, write_records
+from compare.app.script_runs import write_records
+from compare.app.scripts_close_ups import (
+    NEAR,
+    CloseUps,
+    Departure,
+    called_first,
+    close_ups,
+    first_before,
+    look_early,
+    look_into,
+    seen_losses,
+)
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
 from compare.check.causes.optimizer import settings_apart
 from compare.check.causes.reporting import never_reset, other_metrics
-from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_further, name_left
+from compare.check.judge_recorded import hints, name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
-from compare.check.recorded import scale_of
 from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
@@ -29,18 +37,7 @@ from compare.check.recorded_numbers import (
     validation_by_epoch,
 )
 from compare.check.sides import Sides
-from compare.check.stages import (
-    EXAMPLES,
-    INPUTS,
-    LOSS,
-    PREDICTIONS,
-    STATE,
-    Located,
-    first_apart,
-    locate,
-    relative_gap,
-    updates_otherwise,
-)
+from compare.check.stages import EXAMPLES, INPUTS, LOSS, PREDICTIONS, STATE, Located
 from compare.check.used import used_by
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
@@ -52,14 +49,12 @@ from compare.verdict.judge import Pair, Recorded, pairs
 from compare.verdict.model import Comparison, Difference, Finding, Reporting, Source, Training
 from compare.verdict.outcomes import DIFFERENT, INCONCLUSIVE
 from compare.watch.reported_logs import line_of
-from compare.watch.seen import CloseUp, read_close_up
-from compare.watch.settings import Nudge, Settings
+from compare.watch.seen import CloseUp
+from compare.watch.settings import Nudge
 from compare.watch.trace import LEFT, Trace, read_traces
 
 LEAST_TWINS, MOST_TWINS = 2, 6
 """The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
-NEAR, TINY = 0.1, 1e-6
-"""How far apart what a run and its noise twin begin with may be, relative to the larger norm, or to a tiny one."""
 NOT_REPEATED = (
     "{} begins with other weights or inputs when it is run again; seed its random numbers, and have it load nothing "
     "that it has saved itself"
@@ -69,48 +64,15 @@ BEYOND_TWINS = 3
 """How much farther than all noise twins a reported loss has to be for the losses of all steps to be looked at."""
 
 
-@dataclass(frozen=True)
-class Departure:
-    """The first step after which two models differ by more than rounding.
-
-    Attributes:
-        step: counted over the whole training.
-        start: where the noise of the twins begins; None if rounding cannot explain the difference.
-    """
-
-    step: int
-    start: Place | None
-    pair: Pair
-    model: ModelPair
-
-    @property
-    def name(self) -> str:
-        """The name of the candidate."""
-        return self.pair.candidate.trainer
-
-    @property
-    def noise(self) -> int | None:
-        """The first step that starts from moved weights in a noise twin; None if rounding plays no part."""
-        if self.step == INITIAL or self.pair.exactly.weights_alone is not None or more_weights(*self.model.traces):
-            return None
-        return self.step if self.start is None else max(self.model.epochs.step(self.start), 1)
-
-    @property
-    def end(self) -> int:
-        """The last step that tells more of the difference: of the epoch, since a batch may come later in it."""
-        ends = self.model.epochs
-        return max(self.step + 2, ends.step((ends.place(self.step)[0] + 1, 0)) if ends else 0)
-
-
 def explain(session: ScriptsSession) -> None:
     """Measures rounding by noise twins of the reference; locates and names what is more than that."""
     paired = pairs(Recorded.read(session.folder))
     compared = [(pair, model) for pair, model in zip(paired, session.models, strict=True) if pair.trained]
     differing = [(pair, model) for pair, model in compared if pair.exactly.training.verdict == DIFFERENT]
-    early = _look_early(session, differing)
+    early = look_early(session, differing)
     departures = [_departure(session, pair, model, early.get(pair.candidate.trainer)) for pair, model in differing]
     found = [each for each in departures if each is not None]
-    seen = _look_into(session, found, early)
+    seen = look_into(session, found, early)
     not_finite = {each.name: value for each in found if (value := _first_not_finite(each, seen.get(each.name)))}
     losses = {each[0].candidate.trainer: value for each in compared if (value := _of_lost_loss(session, *each))}
     checked = {each.name: _checked(session, each, seen, early.get(each.name)) for each in found}
@@ -141,24 +103,6 @@ def _note(session: ScriptsSession, text: str) -> None:
     tell(session.console, f"Note: {text}")
 
 
-def _look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPair]]) -> dict[str, CloseUps]:
-    """Looks at once into the first step that is not equal, where the gap after it can hardly be rounding.
-
-    Its noise twin, which goes no further than the epoch, then tells so, and none has to be trained to the end. Where a
-    value is lost later, on one side only, what differed before may be its cause; there no twins are needed.
-    """
-    begin = []
-    for pair, model in differing:
-        start, first = pair.noise_start, pair.exactly.training.first_difference
-        lost = start is None and pair.exactly.weights_alone is not None
-        place = (first.epoch, first.step) if lost and first is not None and first.step is not None else start
-        if place is None or model.traces[0].state:
-            continue
-        if rounding.unlikely(pair.reference, pair.candidate, place):
-            begin.append(Departure(model.epochs.step(place), start, pair, model))
-    return {each.departure.name: each for each in _close_ups(session, [each for each in begin if each.step > INITIAL])}
-
-
 def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: CloseUps | None) -> Departure | None:
     """Where two models part by more than rounding; None if they do not."""
     start = pair.noise_start
@@ -181,13 +125,6 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: Clo
             session, f"the loss of step {early.departure.step:,} is {both}, from the same predictions: Adam may hide it"
         )
     return None
-
-
-def _goes_on(session: ScriptsSession, departure: Departure) -> bool:
-    """Whether one side goes on with another optimizer where the other ends this training, and makes another one."""
-    end = min(departure.model.lengths)
-    parts = [step for trace in departure.model.traces for step, _ in trace.parts]
-    return bool(session.left_over) and departure.step == end + 1 and end in parts
 
 
 def _other_trainings(session: ScriptsSession, departure: Departure) -> str:
@@ -282,12 +219,12 @@ def _found(
     departure: Departure, located: Located, sides: Sides | None, seen: Mapping[str, CloseUps]
 ) -> tuple[list[Finding], list[Measurement]]:
     """The causes of a difference, or else what may explain it: the difference of another model, for example."""
-    maker, earlier, further = None, _earlier(departure, seen), list[Finding]()
+    maker, earlier, further = None, first_before(departure, seen), list[Finding]()
     if sides is not None:
         place = departure.model.epochs.place(max(located.step, 1))
         if lost := of_step(sides.names, sides.close_ups, located, place):
             return lost, []
-        maker = _called_first(seen[departure.name], seen)
+        maker = called_first(seen[departure.name], seen)
         another = maker or (earlier and located.stage in (EXAMPLES, INPUTS))  # which another model may make
         causes = [] if another else name_causes(located, sides)
         further = [] if another else name_further(located, sides, causes)
@@ -336,7 +273,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
         both: Sequence[CloseUp | None] = (None, None)
         if _other_loss(session, pair):
             tell(session.console, "The weights are alike, but the loss is not. Looking at the loss of every step …")
-            both = _seen_losses(session, model, (0, 1))
+            both = seen_losses(session, model, (0, 1))
         causes = [*_with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1), *of_reference]
         known = {cause.id for cause in causes}
         return _of_numbers(pair, [*causes, *(c for c in _own_numbers(pair, model, both) if c.id not in known)], [])
@@ -350,7 +287,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     unexplained = different.difference(*(cause.metrics for cause in (*causes, *of_reference)))
     if unexplained and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
-        (seen,) = _seen_losses(session, model)
+        (seen,) = seen_losses(session, model)
         if seen is not None:
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
             of_losses = losses, validation, used.seeing(seen.divided)
@@ -448,8 +385,8 @@ def _train_twins(
             if missing:  # not trained for another model yet
                 nudges = [Nudge(step, number, rounding.LOUD if loud else 1) for number in missing]
                 settings = [replace(session.settings(0), nudge=nudge) for nudge in nudges]
-                run_scripts(session, settings, [f"perturbed run {number}" for number in missing])
-                session.twins |= {(step, n): Path(each.folder) for n, each in zip(missing, settings, strict=True)}
+                runs = run_scripts(session, settings, [f"perturbed run {number}" for number in missing])
+                session.twins |= {(step, n): run.folder for n, run in zip(missing, runs, strict=True)}
             write({rounding.twin_name(number, loud): session.twins[step, number] for number in numbers})
         if len(session.models) == 1 or step > first or measured().reproduced:
             return read_records(where)
@@ -463,168 +400,6 @@ def _say_what_rounding_hides(session: ScriptsSession, trace: Trace) -> None:
     if halves:
         rounding = f"layers compute in {' and '.join(halves)}, whose rounding may hide a mistake of some percent"
         _note(session, f"{rounding}; with the policy float32 in both scripts the answer is sharper")
-
-
-def _seen_losses(session: ScriptsSession, model: ModelPair, sides: Sequence[int] = (1,)) -> list[CloseUp | None]:
-    """Runs scripts once more, the second by default, for the losses of their steps and of their validation."""
-    scripts, steps = [0] if session.alone else sides, (1, max(model.lengths))  # one script that trains twice has both
-    settings = {side: replace(session.settings(side), close_up=(steps,), losses_only=True) for side in scripts}
-    run_scripts(session, list(settings.values()), [session.names[side] for side in scripts])
-    folders = [Path(settings[0 if session.alone else side].folder) for side in sides]
-    traces = [model.traces[side] for side in sides]
-    return [read_close_up(folder, each.number, each.order) for folder, each in zip(folders, traces, strict=True)]
-
-
-def _look_into(
-    session: ScriptsSession, found: Sequence[Departure], early: Mapping[str, CloseUps]
-) -> dict[str, CloseUps]:
-    """Looks inside the first step in which the models of each pair differ: their weights, or what these are made from.
-
-    Adam hides a wrong loss from the weights for some steps, but not from losses and gradients.
-    """
-    begin = [
-        each if each.step > INITIAL else replace(each, step=INITIAL + 1)
-        for each in found
-        if not (each.model.traces[0].state or _goes_on(session, each))
-        if each.step > INITIAL or more_weights(*each.model.traces)
-    ]  # else nothing is seen
-    seen = {
-        each.name: replace(close, departure=each)
-        for each in begin
-        if (close := early.get(each.name)) and close.begins == (each.step, each.noise)
-    }
-    rest = [each for each in begin if each.name not in seen]
-    seen |= {each.departure.name: each for each in _close_ups(session, rest)}
-    earlier = [
-        replace(each.departure, step=step, start=None if each.departure.start is None else (1, 1))
-        for each in seen.values()
-        if (step := each.first_apart(each.departure.step)) is not None
-    ]
-    for nearer in _close_ups(session, earlier):
-        departure = seen[nearer.departure.name].departure
-        if nearer.first_apart(departure.step) == nearer.departure.step:  # with noise from the first step on
-            seen[departure.name] = nearer
-    return {name: each.of_update_before() for name, each in seen.items()}
-
-
-@dataclass(frozen=True)
-class CloseUps:
-    """What was seen of two models around the step in which they differ.
-
-    Attributes:
-        seen: the reference and the candidate; None of one that was not seen.
-        errors: how each of the two failed when it was run again; empty if it did not.
-        twin: the folder where the first of the noise twins has written its trace.
-        begins_again: whether the reference, run again, has begun with the weights that it had before.
-    """
-
-    departure: Departure
-    seen: tuple[CloseUp | None, CloseUp | None]
-    errors: tuple[str, str]
-    twins: Sequence[CloseUp]
-    twin: Path | None = None
-    begins_again: bool = True
-
-    @property
-    def begins(self) -> tuple[int, int | None]:
-        """The step that was looked into, and the first with noise."""
-        return self.departure.step, self.departure.noise
-
-    def first_apart(self, before: int) -> int | None:
-        """The first step before one that differs by more than rounding; None if there is none."""
-        first, second = self.seen
-        if first is None or second is None or self.departure.noise is None:
-            return None
-        return first_apart(first, second, self.twins, before)
-
-    def in_one_scale(self) -> CloseUps:
-        """The same with the losses of a loop without an optimizer as large as the other side's, whatever it divides by.
-
-        Of two such loops, the candidate's are changed.
-        """
-        (first, second), (one, other) = self.seen, self.departure.model.traces
-        if first is None or second is None:
-            return self
-        if other.by_hand:
-            scale = 1 / scale_of(first, second, self.departure.step)
-            return replace(self, seen=(first, second.scaled(scale)))
-        if one.by_hand:
-            scale = 1 / scale_of(second, first, self.departure.step)
-            return replace(self, seen=(first.scaled(scale), second), twins=[each.scaled(scale) for each in self.twins])
-        return self
-
-    def of_update_before(self) -> CloseUps:
-        """The same at the step before, if it is there that equal gradients give another update."""
-        (first, second), before = self.seen, self.departure.step - 1
-        if first is None or second is None or before <= INITIAL or self.departure.noise is None:
-            return self
-        if not updates_otherwise(first, second, self.twins, before, self.names):
-            return self
-        return replace(self, departure=replace(self.departure, step=before))
-
-    @property
-    def sides(self) -> Sides | None:
-        """Both sides around the step; None if one was not seen."""
-        (first, second), model = self.seen, self.departure.model
-        if first is None or second is None:
-            return None
-        return Sides(model.names, model.traces, (first, second), self.departure.step, model.swapped)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether the reference, run again, begins as it did, and with about the same inputs as its noise twin."""
-        first, step = self.seen[0], self.departure.step
-        if first is None or step != INITIAL + 1:  # a later step is preceded by some that are equal, bit for bit
-            return True
-        own, *others = (each.arrays(step, "inputs") for each in (first, *self.twins))
-        same = all(len(twin) == len(own) and all(map(_about_the_same, own, twin)) for twin in others)
-        return self.begins_again and same
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the weights."""
-        return [variable.name for variable in self.departure.pair.reference.variables]
-
-    @cached_property
-    def located(self) -> Located:
-        """Where in the step the models differ."""
-        first, second = self.seen
-        if first is None or second is None:
-            return Located(self.departure.step, None)
-        return locate(first, second, self.twins, self.departure.step, self.names)
-
-    @property
-    def moment(self) -> float:
-        """When the reference has applied the gradients of the step, among those of all its models."""
-        return self.seen[0].applied.get(self.departure.step, math.inf) if self.seen[0] else math.inf
-
-
-def _about_the_same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether noise in weights explains how far apart two arrays are."""
-    if a.dtype.kind in "OSU" or a.shape != b.shape:
-        return np.array_equal(a, b)
-    return relative_gap(a, b, TINY) <= NEAR
-
-
-def _earlier(departure: Departure, seen: Mapping[str, CloseUps]) -> Departure | None:
-    """What first differs before a step of another model does; None if nothing does, or only what that one makes."""
-    own = seen.get(departure.name)
-    others = [each for each in seen.values() if own is None or _called_first(each, seen) is not own.departure]
-    first = min(others, key=lambda each: each.moment, default=None)
-    return first.departure if first is not None and first.moment < (own.moment if own else math.inf) else None
-
-
-def _called_first(close: CloseUps, seen: Mapping[str, CloseUps]) -> Departure | None:
-    """The other model, as of a GAN, that a step calls first, if both trainings differ in what it is given or gives."""
-    departure, reference, model = close.departure, close.seen[0], close.departure.model.traces[0].model
-    if departure.noise is None or close.located.stage not in (EXAMPLES, INPUTS, PREDICTIONS) or reference is None:
-        return None
-    called = next((event.info["model"] for event in reference.of(departure.step, "inputs")), None)
-    for other in seen.values():
-        named = other.departure.noise is not None and other.departure.model.traces[0].model == called != model
-        if named and other.departure.step <= departure.step and other.located.stage == close.located.stage:
-            return other.departure
-    return None
 
 
 def _first_not_finite(departure: Departure, seen: CloseUps | None) -> FirstValue | None:
@@ -641,63 +416,10 @@ def _of_lost_loss(session: ScriptsSession, pair: Pair, model: ModelPair) -> Firs
     found = pair.exactly.lost_alone
     if found is None or not found.metric or found.side != pair.candidate.trainer:
         return None
-    (losses,) = _seen_losses(session, model)
+    (losses,) = seen_losses(session, model)
     steps = sorted(losses.steps) if losses else []
     step = next((step for step in steps if losses and not np.isfinite(losses.arrays(step, "loss")).all()), None)
     if step is None:
         return None
     departure = Departure(step, None, pair, model)
-    return _first_not_finite(departure, _close_ups(session, [departure])[0])
-
-
-def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[CloseUps]:
-    """Runs both scripts once more, and records what happens inside steps; in noise twins too."""
-    if not departures:
-        return []
-    steps = sorted({each.step for each in departures})
-    shown = f"step{'s' * (len(steps) > 1)} {' and '.join(f'{step:,}' for step in steps)}"
-    tell(session.console, f"Looking into {shown}: running both again up to there …")
-
-    def settings_of(side: int, nudge: Nudge | None = None) -> Settings:
-        awaits = {
-            trace.number
-            for each in departures
-            for trace in each.model.traces[side : None if session.alone else side + 1]
-        }
-        return replace(
-            usual := session.settings(side),
-            close_up=(*((step, step + 1) for step in steps), *((each.end, each.end) for each in departures)),
-            max_steps=min(max(each.end for each in departures), usual.max_steps),
-            awaits=tuple(sorted(awaits)),
-            nudge=nudge,
-        )
-
-    begins = dict.fromkeys(each.noise for each in departures if each.noise is not None)
-    twins = {begin: settings_of(0, Nudge(begin, 1)) for begin in begins}
-    settings = [settings_of(side) for side in session.sides]
-    runs, _ = run_scripts(
-        session,
-        [*settings, *twins.values()],
-        [session.names[side] for side in session.sides] + ["perturbed run"] * len(twins),
-    )
-
-    def seen(side: int, of: Settings, model: ModelPair) -> CloseUp | None:
-        return read_close_up(Path(of.folder), model.traces[side].number, model.traces[side].order)
-
-    initial = {trace.number: trace.initial for trace in read_traces(Path(settings[0].folder))}
-
-    def begins_again(reference: Trace) -> bool:
-        """Whether the reference begins with the same weights as it did when it was run first."""
-        again = initial.get(reference.number)
-        before = None if reference.order or reference.still else reference.initial
-        return again is None or before is None or np.array_equal(again, before)
-
-    errors = failure_of(runs[0]), failure_of(runs[len(settings) - 1])
-    found = []
-    for each in departures:
-        twin = None if each.noise is None else seen(0, twins[each.noise], each.model)
-        both = seen(0, settings[0], each.model), seen(1, settings[-1], each.model)
-        folder = None if each.noise is None else Path(twins[each.noise].folder)
-        again = begins_again(each.model.traces[0])
-        found.append(CloseUps(each, both, errors, [] if twin is None else [twin], folder, again).in_one_scale())
-    return found
+    return _first_not_finite(departure, close_ups(session, [departure])[0])

@@ -18,6 +18,7 @@ from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
 from compare.watch.epoch_ends import EpochEnds
+from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Settings
 from compare.watch.trace import UNSEEN, Trace, read_traces
 
@@ -42,6 +43,11 @@ class ModelPair:
         first, second = self.traces
         return first.trained_by != "fit" and second.trained_by == "fit"
 
+    def seen(self, side: int, run: ScriptRun) -> CloseUp | None:
+        """What one side was seen to do inside its steps when its script was run once more; None if nothing was."""
+        trace = self.traces[side]
+        return read_close_up(run.folder, trace.number, trace.order)
+
 
 @dataclass
 class ScriptsSession:
@@ -51,6 +57,7 @@ class ScriptsSession:
         work: a temporary folder for what the processes write.
         scripts: what runs on each side, or the one script that trains twice.
         first: whether the scripts run for the first time, in which their trainings are recorded.
+        interrupted: whether that was interrupted; what they trained until then can be compared.
         left_over: what only one of them trains.
         left_out: what else only one of them has in a training that both make.
         twins: where noise twins of the reference are, by the step before which their noise begins, and their number.
@@ -69,6 +76,7 @@ class ScriptsSession:
     left_out: list[str] = field(default_factory=list)
     twins: dict[tuple[int, int], Path] = field(default_factory=dict)
     first: bool = True
+    interrupted: bool = False
     started: int = 0
 
     @property
@@ -104,20 +112,17 @@ class ScriptsSession:
         )
 
 
-def run_scripts(
-    session: ScriptsSession, settings: Sequence[Settings], shown: Sequence[str]
-) -> tuple[list[ScriptRun], bool]:
-    """Runs scripts at the same time and shows their progress; returns them, and whether they were interrupted.
+def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Sequence[str]) -> list[ScriptRun]:
+    """Runs scripts at the same time and shows their progress.
 
     Raises:
-        KeyboardInterrupt: if it was interrupted, unless they run for the first time: what they trained can be compared.
+        KeyboardInterrupt: if it was interrupted, unless they run for the first time.
     """
     first = session.first
     logs = [
         session.folder / log_name(name) if first else Path(each.folder).with_suffix(".log")
         for name, each in zip(shown, settings, strict=True)
     ]
-    interrupted = False
     printed = dict.fromkeys(logs, 0)
     steps = [0] * len(shown)
 
@@ -142,11 +147,11 @@ def run_scripts(
         try:
             session.runner.wait(runs, look)
         except KeyboardInterrupt:
-            interrupted = True
             session.runner.end(runs)
             if not first:
                 raise
-    return runs, interrupted
+            session.interrupted = True
+    return runs
 
 
 def _print_new(name: str, log: Path, begin: int, console: Console) -> int:

@@ -1,0 +1,302 @@
+"""Runs both scripts once more, to look inside the step in which two of their models part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+
+from compare.app.script_runs import failure_of
+from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
+from compare.check.judge_recorded import more_weights
+from compare.check.recorded import scale_of
+from compare.check.sides import Sides
+from compare.check.stages import (
+    EXAMPLES,
+    INPUTS,
+    PREDICTIONS,
+    Located,
+    first_apart,
+    locate,
+    relative_gap,
+    updates_otherwise,
+)
+from compare.records import INITIAL, Place
+from compare.reporting.terminal import tell
+from compare.verdict import rounding
+from compare.verdict.judge import Pair
+from compare.watch.seen import CloseUp
+from compare.watch.settings import Nudge, Settings
+from compare.watch.trace import Trace, read_traces
+
+NEAR, TINY = 0.1, 1e-6
+"""How far apart what a run and its noise twin begin with may be, relative to the larger norm, or to a tiny one."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first step after which two models differ by more than rounding.
+
+    Attributes:
+        step: counted over the whole training.
+        start: where the noise of the twins begins; None if rounding cannot explain the difference.
+    """
+
+    step: int
+    start: Place | None
+    pair: Pair
+    model: ModelPair
+
+    @property
+    def name(self) -> str:
+        """The name of the candidate."""
+        return self.pair.candidate.trainer
+
+    @property
+    def noise(self) -> int | None:
+        """The first step that starts from moved weights in a noise twin; None if rounding plays no part."""
+        if self.step == INITIAL or self.pair.exactly.weights_alone is not None or more_weights(*self.model.traces):
+            return None
+        return self.step if self.start is None else max(self.model.epochs.step(self.start), 1)
+
+    @property
+    def end(self) -> int:
+        """The last step that tells more of the difference: of the epoch, since a batch may come later in it."""
+        ends = self.model.epochs
+        return max(self.step + 2, ends.step((ends.place(self.step)[0] + 1, 0)) if ends else 0)
+
+
+@dataclass(frozen=True)
+class CloseUps:
+    """What was seen of two models around the step in which they differ.
+
+    Attributes:
+        seen: the reference and the candidate; None of one that was not seen.
+        errors: how each of the two failed when it was run again; empty if it did not.
+        twin: the folder where the first of the noise twins has written its trace.
+        begins_again: whether the reference, run again, has begun with the weights that it had before.
+    """
+
+    departure: Departure
+    seen: tuple[CloseUp | None, CloseUp | None]
+    errors: tuple[str, str]
+    twins: Sequence[CloseUp]
+    twin: Path | None = None
+    begins_again: bool = True
+
+    @property
+    def begins(self) -> tuple[int, int | None]:
+        """The step that was looked into, and the first with noise."""
+        return self.departure.step, self.departure.noise
+
+    def first_apart(self, before: int) -> int | None:
+        """The first step before one that differs by more than rounding; None if there is none."""
+        first, second = self.seen
+        if first is None or second is None or self.departure.noise is None:
+            return None
+        return first_apart(first, second, self.twins, before)
+
+    def in_one_scale(self) -> CloseUps:
+        """The same with the losses of a loop without an optimizer as large as the other side's, whatever it divides by.
+
+        Of two such loops, the candidate's are changed.
+        """
+        (first, second), (one, other) = self.seen, self.departure.model.traces
+        if first is None or second is None:
+            return self
+        if other.by_hand:
+            scale = 1 / scale_of(first, second, self.departure.step)
+            return replace(self, seen=(first, second.scaled(scale)))
+        if one.by_hand:
+            scale = 1 / scale_of(second, first, self.departure.step)
+            return replace(self, seen=(first.scaled(scale), second), twins=[each.scaled(scale) for each in self.twins])
+        return self
+
+    def of_update_before(self) -> CloseUps:
+        """The same at the step before, if it is there that equal gradients give another update."""
+        (first, second), before = self.seen, self.departure.step - 1
+        if first is None or second is None or before <= INITIAL or self.departure.noise is None:
+            return self
+        if not updates_otherwise(first, second, self.twins, before, self.names):
+            return self
+        return replace(self, departure=replace(self.departure, step=before))
+
+    @property
+    def sides(self) -> Sides | None:
+        """Both sides around the step; None if one was not seen."""
+        (first, second), model = self.seen, self.departure.model
+        if first is None or second is None:
+            return None
+        return Sides(model.names, model.traces, (first, second), self.departure.step, model.swapped)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the reference, run again, begins as it did, and with about the same inputs as its noise twin."""
+        first, step = self.seen[0], self.departure.step
+        if first is None or step != INITIAL + 1:  # a later step is preceded by some that are equal, bit for bit
+            return True
+        own, *others = (each.arrays(step, "inputs") for each in (first, *self.twins))
+        same = all(len(twin) == len(own) and all(map(_about_the_same, own, twin)) for twin in others)
+        return self.begins_again and same
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the weights."""
+        return [variable.name for variable in self.departure.pair.reference.variables]
+
+    @cached_property
+    def located(self) -> Located:
+        """Where in the step the models differ."""
+        first, second = self.seen
+        if first is None or second is None:
+            return Located(self.departure.step, None)
+        return locate(first, second, self.twins, self.departure.step, self.names)
+
+    @property
+    def moment(self) -> float:
+        """When the reference has applied the gradients of the step, among those of all its models."""
+        return self.seen[0].applied.get(self.departure.step, math.inf) if self.seen[0] else math.inf
+
+
+def _about_the_same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether noise in weights explains how far apart two arrays are."""
+    if a.dtype.kind in "OSU" or a.shape != b.shape:
+        return np.array_equal(a, b)
+    return relative_gap(a, b, TINY) <= NEAR
+
+
+def look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPair]]) -> dict[str, CloseUps]:
+    """Looks at once into the first step that is not equal, where the gap after it can hardly be rounding.
+
+    Its noise twin, which goes no further than the epoch, then tells so, and none has to be trained to the end. Where a
+    value is lost later, on one side only, what differed before may be its cause; there no twins are needed.
+    """
+    begin = []
+    for pair, model in differing:
+        start, first = pair.noise_start, pair.exactly.training.first_difference
+        lost = start is None and pair.exactly.weights_alone is not None
+        place = (first.epoch, first.step) if lost and first is not None and first.step is not None else start
+        if place is None or model.traces[0].state:
+            continue
+        if rounding.unlikely(pair.reference, pair.candidate, place):
+            begin.append(Departure(model.epochs.step(place), start, pair, model))
+    return {each.departure.name: each for each in close_ups(session, [each for each in begin if each.step > INITIAL])}
+
+
+def look_into(
+    session: ScriptsSession, found: Sequence[Departure], early: Mapping[str, CloseUps]
+) -> dict[str, CloseUps]:
+    """Looks inside the first step in which the models of each pair differ: their weights, or what these are made from.
+
+    Adam hides a wrong loss from the weights for some steps, but not from losses and gradients.
+    """
+    begin = [
+        each if each.step > INITIAL else replace(each, step=INITIAL + 1)
+        for each in found
+        if not (each.model.traces[0].state or goes_on(session, each))
+        if each.step > INITIAL or more_weights(*each.model.traces)
+    ]  # else nothing is seen
+    seen = {
+        each.name: replace(close, departure=each)
+        for each in begin
+        if (close := early.get(each.name)) and close.begins == (each.step, each.noise)
+    }
+    rest = [each for each in begin if each.name not in seen]
+    seen |= {each.departure.name: each for each in close_ups(session, rest)}
+    earlier = [
+        replace(each.departure, step=step, start=None if each.departure.start is None else (1, 1))
+        for each in seen.values()
+        if (step := each.first_apart(each.departure.step)) is not None
+    ]
+    for nearer in close_ups(session, earlier):
+        departure = seen[nearer.departure.name].departure
+        if nearer.first_apart(departure.step) == nearer.departure.step:  # with noise from the first step on
+            seen[departure.name] = nearer
+    return {name: each.of_update_before() for name, each in seen.items()}
+
+
+def goes_on(session: ScriptsSession, departure: Departure) -> bool:
+    """Whether one side goes on with another optimizer where the other ends this training, and makes another one."""
+    end = min(departure.model.lengths)
+    parts = [step for trace in departure.model.traces for step, _ in trace.parts]
+    return bool(session.left_over) and departure.step == end + 1 and end in parts
+
+
+def first_before(departure: Departure, seen: Mapping[str, CloseUps]) -> Departure | None:
+    """What first differs before a step of another model does; None if nothing does, or only what that one makes."""
+    own = seen.get(departure.name)
+    others = [each for each in seen.values() if own is None or called_first(each, seen) is not own.departure]
+    first = min(others, key=lambda each: each.moment, default=None)
+    return first.departure if first is not None and first.moment < (own.moment if own else math.inf) else None
+
+
+def called_first(close: CloseUps, seen: Mapping[str, CloseUps]) -> Departure | None:
+    """The other model, as of a GAN, that a step calls first, if both trainings differ in what it is given or gives."""
+    departure, reference, model = close.departure, close.seen[0], close.departure.model.traces[0].model
+    if departure.noise is None or close.located.stage not in (EXAMPLES, INPUTS, PREDICTIONS) or reference is None:
+        return None
+    called = next((event.info["model"] for event in reference.of(departure.step, "inputs")), None)
+    for other in seen.values():
+        named = other.departure.noise is not None and other.departure.model.traces[0].model == called != model
+        if named and other.departure.step <= departure.step and other.located.stage == close.located.stage:
+            return other.departure
+    return None
+
+
+def close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[CloseUps]:
+    """Runs both scripts once more, and records what happens inside steps; in noise twins too."""
+    if not departures:
+        return []
+    steps = sorted({each.step for each in departures})
+    listed = f"step{'s' * (len(steps) > 1)} {' and '.join(f'{step:,}' for step in steps)}"
+    tell(session.console, f"Looking into {listed}: running both again up to there …")
+
+    def settings_of(side: int, nudge: Nudge | None = None) -> Settings:
+        awaits = {
+            trace.number
+            for each in departures
+            for trace in each.model.traces[side : None if session.alone else side + 1]
+        }
+        return replace(
+            usual := session.settings(side),
+            close_up=(*((step, step + 1) for step in steps), *((each.end, each.end) for each in departures)),
+            max_steps=min(max(each.end for each in departures), usual.max_steps),
+            awaits=tuple(sorted(awaits)),
+            nudge=nudge,
+        )
+
+    begins = list(dict.fromkeys(each.noise for each in departures if each.noise is not None))
+    settings = [*map(settings_of, session.sides), *(settings_of(0, Nudge(begin, 1)) for begin in begins)]
+    shown = [session.names[side] for side in session.sides] + ["perturbed run"] * len(begins)
+    runs = run_scripts(session, settings, shown)
+    first, second = runs[0], runs[session.sides[-1]]  # one script that trains twice has both
+    twins = dict(zip(begins, runs[len(session.sides) :], strict=True))
+    initial = {trace.number: trace.initial for trace in read_traces(first.folder)}
+
+    def begins_again(reference: Trace) -> bool:
+        """Whether the reference begins with the same weights as it did when it was run first."""
+        again = initial.get(reference.number)
+        before = None if reference.order or reference.still else reference.initial
+        return again is None or before is None or np.array_equal(again, before)
+
+    found = []
+    for each in departures:
+        model, twin = each.model, None if each.noise is None else twins[each.noise]
+        noisy = [] if twin is None else [close for close in [model.seen(0, twin)] if close is not None]
+        both, errors = (model.seen(0, first), model.seen(1, second)), (failure_of(first), failure_of(second))
+        again = begins_again(model.traces[0])
+        found.append(CloseUps(each, both, errors, noisy, twin.folder if twin else None, again).in_one_scale())
+    return found
+
+
+def seen_losses(session: ScriptsSession, model: ModelPair, sides: Sequence[int] = (1,)) -> list[CloseUp | None]:
+    """Runs scripts once more, the second by default, for the losses of their steps and of their validation."""
+    scripts, steps = [0] if session.alone else sides, (1, max(model.lengths))  # one script that trains twice has both
+    settings = [replace(session.settings(side), close_up=(steps,), losses_only=True) for side in scripts]
+    runs = run_scripts(session, settings, [session.names[side] for side in scripts])
+    return [model.seen(side, run) for side, run in zip(sides, cycle(runs), strict=False)]
