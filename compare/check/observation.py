@@ -11,7 +11,7 @@ import numpy as np
 
 from compare.errors import NOT_BUILT, RequestError
 from compare.experiment import Experiment
-from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
+from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, rows_of, step_dtype
 from compare.verdict.model import Source
 from compare.watch.seen import CloseUp
 from compare.watch.trace import configuration_of
@@ -238,10 +238,7 @@ def as_record(name: str, records: Sequence[AnyRecord]) -> Record:
             "epoch in run.epochs"
         )
     steps = [record for record in records if isinstance(record, StepRecord)]
-    rows = np.zeros(len(steps), step_dtype(len(build.variables), build.replicas))
-    for row, record in zip(rows, steps, strict=True):
-        row["epoch"], row["step"] = record.epoch, record.step
-        row["hashes"], row["projections"] = record.hashes, record.projections
+    rows = rows_of(steps, step_dtype(len(build.variables), build.replicas))
     logs = {record.epoch: dict(record.logs) for record in records if isinstance(record, EpochRecord)}
     return Record(name, 0, build.variables, rows, logs, Path("/nonexistent"))
 

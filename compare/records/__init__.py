@@ -47,6 +47,7 @@ from compare.records.model import (
     place_of,
     places_of,
     read_file,
+    rows_of,
     step_dtype,
 )
 from compare.records.reader import has_records, hashes_at, kept, read_numbers, read_records, read_rows, recover

@@ -160,6 +160,11 @@ def step_dtype(variables: int, replicas: int) -> np.dtype[Any]:
     )
 
 
+def rows_of(steps: Sequence[StepRecord], dtype: np.dtype[Any]) -> np.ndarray:
+    """Fingerprints as they are on disk and in memory, of ``step_dtype``."""
+    return np.array([(each.epoch, each.step, each.hashes, each.projections) for each in steps], dtype)
+
+
 def stem_of(folder: Path, trainer: str, seed: int) -> Path:
     """The common prefix of the paths of a trainer's records in a run's folder."""
     return folder / "records" / f"{file_name(trainer)}-seed{seed}"

@@ -24,6 +24,7 @@ from compare.records.model import (
     Sink,
     StepRecord,
     npz,
+    rows_of,
     weights_path,
 )
 from compare.records.reader import (
@@ -121,10 +122,7 @@ class Recorder:
         """Appends the fingerprints that are still in memory; they count once the sidecar, written next, says so."""
         if not self._pending:
             return
-        block = np.zeros(len(self._pending), self._sidecar.dtype)
-        for row, record in zip(block, self._pending, strict=True):
-            row["epoch"], row["step"] = record.epoch, record.step
-            row["hashes"], row["projections"] = record.hashes, record.projections
+        block = rows_of(self._pending, self._sidecar.dtype)
         blocks = self._sidecar.blocks
         append_to_file(steps_path(self._stem), block.tobytes(), after=sum(block.size for block in blocks))
         self._sidecar = replace(self._sidecar, blocks=(*blocks, Block.of(block)))

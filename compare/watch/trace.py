@@ -321,9 +321,7 @@ class TraceWriter:
         for number, rows in self._rows.items():
             if not rows:
                 continue
-            block = np.zeros(len(rows), step_dtype(*rows[0][1].shape))
-            for to, (step, hashes, projections) in zip(block, rows, strict=True):
-                to["epoch"], to["step"], to["hashes"], to["projections"] = 1, step, hashes, projections
+            block = np.array([(1, *row) for row in rows], step_dtype(*rows[0][1].shape))
             with open(self.folder / f"{number}.steps", "ab") as file:
                 file.write(block.tobytes())
             rows.clear()
