@@ -193,6 +193,7 @@ def test_a_number_that_is_lost_is_compared_though_it_is_missing_later() -> None:
     theirs = [{"loss": 0.5, "val_loss": NAN}, {"loss": 0.5}]
     comparison = compare_records(record("fit", logs=[{"loss": 0.5, "val_loss": 0.6}] * 2), record("loop", logs=theirs))
     assert comparison.verdict == "different", comparison.reporting
+    assert differing_numbers(comparison.reporting.metrics) == "val_loss (NaN or infinite, in epoch 1)"
 
 
 def test_a_number_that_is_lost_is_different_though_the_weights_differ_by_rounding() -> None:

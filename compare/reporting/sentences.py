@@ -217,7 +217,7 @@ def where(comparison: Comparison) -> str:
         differing = [
             name
             for name, gap in comparison.reporting.metrics.items()
-            if gap.max_gap != 0 and not _not_compared(gap) and not gap.only_rounding
+            if gap.max_gap != 0 and gap.compared and not gap.only_rounding
         ]
         if training.verdict == "identical" and differing and comparison.verdict != "identical":
             return f"Only in the reported numbers: {', '.join(differing)}"
@@ -416,15 +416,10 @@ def _times(ratio: float) -> str:
     return f"{float(f'{ratio:.2g}'):,.0f}" if 10 <= ratio < 1e9 else f"{ratio:.2g}"
 
 
-def _not_compared(gap: MetricGap) -> bool:
-    """Whether a metric has no value that both sides report."""
-    return gap.max_gap is None and bool(gap.not_reported_by)
-
-
 def _left_out(comparison: Comparison, who: str) -> list[str]:
     """The metrics that are not compared, since one side does not report them."""
     metrics = comparison.reporting.metrics
-    return [name for name, gap in metrics.items() if _not_compared(gap) and gap.not_reported_by == who]
+    return [name for name, gap in metrics.items() if not gap.compared and gap.not_reported_by == who]
 
 
 def differing_numbers(metrics: Mapping[str, MetricGap]) -> str:
@@ -432,7 +427,7 @@ def differing_numbers(metrics: Mapping[str, MetricGap]) -> str:
     texts: list[str] = []
     rounding: list[str] = []
     for name, gap in metrics.items():
-        if _not_compared(gap):
+        if not gap.compared:
             continue
         if gap.max_gap is None:
             texts.append(f"{name} (NaN or infinite, in epoch {gap.epoch})")

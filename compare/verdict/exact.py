@@ -194,7 +194,7 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
     """The largest gap of every metric that either side reported, over the epochs that both finished.
 
     A metric is compared in the epochs in which both report it. A side that does not report it in some epoch is
-    named in ``not_reported_by``.
+    named in ``not_reported_by``, unless the gap is not finite, which says more.
     """
     gaps: dict[str, MetricGap] = {}
     pairs = paired_names(reference, candidate)
@@ -202,14 +202,14 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
         gap, known = absolute_gap(expected, actual), gaps.get(name)
         if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
             other = pairs[name] if pairs[name] != name else ""
-            gaps[name] = MetricGap(gap, epoch, reported_as=other, no_number=gap is None)
+            gaps[name] = MetricGap(gap, epoch, reported_as=other)
     reference_names = {other: name for name, other in pairs.items()}
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
         ours, theirs = reference.logs[epoch], candidate.logs[epoch]
         for name in dict.fromkeys([*ours, *(reference_names.get(other, other) for other in theirs)]):
             lacks = candidate if pairs.get(name, name) not in theirs else reference if name not in ours else None
             known = gaps.get(name)
-            if lacks is not None and (known is None or not known.not_reported_by):
+            if lacks is not None and (known is None or (known.max_gap is not None and not known.not_reported_by)):
                 known = known or MetricGap(None, epoch)
                 gaps[name] = replace(known, not_reported_by=lacks.trainer)
     order = [*metric_names(reference), *metric_names(candidate)]

@@ -89,11 +89,11 @@ class MetricGap:
     Attributes:
         max_gap: the difference; None if one side did not report the metric, or the difference is not finite.
         epoch: the epoch of that difference, from 1.
-        not_reported_by: the trainer that did not report the metric in some epoch; else empty.
+        not_reported_by: the trainer that did not report the metric in some epoch; empty if both did in all, or if the
+            difference is not finite.
         only_rounding: whether the metric differs, in every epoch by no more than rounding, beside one that differs by
             more.
         reported_as: the name under which the candidate reported the metric, if it is another one; else empty.
-        no_number: whether both reported it, and the difference is not finite.
     """
 
     max_gap: float | None
@@ -102,12 +102,11 @@ class MetricGap:
     _: KW_ONLY
     only_rounding: bool = False
     reported_as: str = ""
-    no_number: bool = field(default=False, compare=False, metadata=unwritten(False))
 
     @property
     def compared(self) -> bool:
         """Whether both trainers reported the metric in some epoch."""
-        return self.max_gap is not None or self.no_number or not self.not_reported_by
+        return self.max_gap is not None or not self.not_reported_by
 
 
 @dataclass(frozen=True)
