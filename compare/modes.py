@@ -11,13 +11,14 @@ from typing import ClassVar
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
 from compare.naming import absolute, plain, refuse_output, shown_path, unknown
-from compare.option import Converted, number, option, switch, texts
+from compare.option import Converted
 from compare.request import (
     COMPARED,
     EXECUTION,
     LOGGED,
     RESULTS,
     STUDIES,
+    TRAINING,
     TWO_SCRIPTS,
     Margins,
     MaybePath,
@@ -49,8 +50,8 @@ class ShortCheck(Task):
 class Trained(Task):
     """What full trainings and studies share."""
 
-    epochs: int = number(10, "number of epochs", most=1_000_000)
-    iteration: str | None = option(
+    epochs: int = TRAINING.number(10, "number of epochs", most=1_000_000)
+    iteration: str | None = EXECUTION.option(
         None,
         "how loop iterates over an epoch: a Python for over batches, an iterator inside a tf.function, or the whole "
         "epoch in one call of a tf.function",
@@ -58,45 +59,36 @@ class Trained(Task):
         choices=ITERATIONS,
         shown="iterator; for with several processes",
         rare=True,
-        group=EXECUTION,
     )
-    steps_per_execution: int = number(
+    steps_per_execution: int = EXECUTION.number(
         1,
         "fit and loop run K steps per call of a tf.function; weights are compared after each call",
         metavar="K",
         rare=True,
-        group=EXECUTION,
     )
-    jit: bool = switch(
-        "compile the steps of fit and loop with XLA; turns op determinism off", rare=True, group=EXECUTION
-    )
-    baseline: MaybePath = option(
+    jit: bool = EXECUTION.switch("compile the steps of fit and loop with XLA; turns op determinism off", rare=True)
+    baseline: MaybePath = COMPARED.option(
         None,
         "also compare each trainer with the one of the same name in an earlier comparison's folder",
         metavar="DIR/NAME",
         kind=Path,
-        group=COMPARED,
     )
-    force: bool = switch("train even if a side is known to fail, for example with other versions", rare=True)
-    checkpoint_every: int = number(
+    force: bool = TRAINING.switch("train even if a side is known to fail, for example with other versions", rare=True)
+    checkpoint_every: int = RESULTS.number(
         2,
         "save model, optimizer, epoch and metrics every N epochs and after the last; 0 means never",
         least=0,
         rare=True,
-        group=RESULTS,
     )
-    keep_checkpoints: int = number(3, "keep each trainer's last N checkpoints", rare=True, group=RESULTS)
-    tensorboard: bool = switch(
+    keep_checkpoints: int = RESULTS.number(3, "keep each trainer's last N checkpoints", rare=True)
+    tensorboard: bool = RESULTS.switch(
         "also write a TensorBoard log to DIR/NAME/tensorboard while training",
         more="one curve per trainer, the weight gap per step, the verdict as text",
         may_change=True,
         rare=True,
-        group=RESULTS,
     )
-    resume: bool = switch(
-        "continue an interrupted comparison: give the same options, and its --name if it had one",
-        may_change=True,
-        group=RESULTS,
+    resume: bool = RESULTS.switch(
+        "continue an interrupted comparison: give the same options, and its --name if it had one", may_change=True
     )
 
     def _refuse(self) -> None:
@@ -150,19 +142,18 @@ class Training(Trained, StepByStep):
     title: ClassVar[str] = "in a full training"
     of_one_size: ClassVar[bool] = False
 
-    parallel: bool = switch(
+    parallel: bool = EXECUTION.switch(
         "run all trainers at the same time, in processes that share the processor's threads",
         more="the default where there are processors and memory for it, and no GPU",
         rare=True,
-        group=EXECUTION,
     )
-    sequential: bool = switch(
-        "train one trainer after the other, each with all of the processor's threads", rare=True, group=EXECUTION
+    sequential: bool = EXECUTION.switch(
+        "train one trainer after the other, each with all of the processor's threads", rare=True
     )
-    float64_reference: bool = switch(
-        "also train on one replica in float64, to show which side is off", rare=True, group=COMPARED
+    float64_reference: bool = COMPARED.switch(
+        "also train on one replica in float64, to show which side is off", rare=True
     )
-    export: bool = switch("save each final model as a SavedModel and a .keras file", rare=True, group=RESULTS)
+    export: bool = RESULTS.switch("save each final model as a SavedModel and a .keras file", rare=True)
 
     def _refuse(self) -> None:
         super()._refuse()
@@ -181,27 +172,21 @@ class Study(Trained, Margins):
 
     title: ClassVar[str] = "in a study of several seeds"
 
-    seeds: int = number(
-        1, "a study: train with N seeds, from --seed on, and judge by paired differences", most=10_000, group=STUDIES
+    seeds: int = STUDIES.number(
+        1, "a study: train with N seeds, from --seed on, and judge by paired differences", most=10_000
     )
-    jobs: int | None = number(
-        None, "in a study, run at most N trainings in parallel", shown="one per core", rare=True, group=STUDIES
+    jobs: int | None = STUDIES.number(
+        None, "in a study, run at most N trainings in parallel", shown="one per core", rare=True
     )
-    backend: str = option(
+    backend: str = STUDIES.option(
         "local",
         "in a study, where trainings run: in local processes or on dask workers",
         metavar="NAME",
         choices=BACKENDS,
         rare=True,
-        group=STUDIES,
     )
-    scheduler: str | None = option(
-        None,
-        "with --backend dask, the scheduler's address",
-        metavar="tcp://HOST:PORT",
-        may_change=True,
-        rare=True,
-        group=STUDIES,
+    scheduler: str | None = STUDIES.option(
+        None, "with --backend dask, the scheduler's address", metavar="tcp://HOST:PORT", may_change=True, rare=True
     )
 
     def _refuse(self) -> None:
@@ -240,42 +225,35 @@ class Scripts(Files, Replicas, StepByStep):
     word: ClassVar[str] = "scripts"
     title: ClassVar[str] = "with scripts, which train as written"
 
-    scripts: Converted[Texts, tuple[str, ...]] = texts(
+    scripts: Converted[Texts, tuple[str, ...]] = TWO_SCRIPTS.texts(
         "compare two training scripts, run unedited, or one that trains twice; the first is the reference; "
         "the scripts can overwrite files; their own arguments follow --",
         metavar=("FIT.py", "LOOP.py"),
-        group=TWO_SCRIPTS,
     )
-    script_arguments: Converted[Texts, tuple[str, ...]] = texts(
-        "with scripts, their own arguments; in the command they follow --",
-        python_only=True,
-        group=TWO_SCRIPTS,
+    script_arguments: Converted[Texts, tuple[str, ...]] = TWO_SCRIPTS.texts(
+        "with scripts, their own arguments; in the command they follow --", python_only=True
     )
-    python: Converted[Texts, tuple[str, ...]] = texts(
+    python: Converted[Texts, tuple[str, ...]] = TWO_SCRIPTS.texts(
         "with scripts, the Python that runs each side, the reference's first; its environment needs TensorFlow, but "
         "not this package",
         metavar=("OLD/bin/python", "NEW/bin/python"),
-        group=TWO_SCRIPTS,
     )
-    commits: Converted[Texts, tuple[str, ...]] = texts(
+    commits: Converted[Texts, tuple[str, ...]] = TWO_SCRIPTS.texts(
         "with scripts, compare the script as it is in two commits, the reference's first; each is checked out into a "
         "temporary clone",
         metavar=("A", "B"),
-        group=TWO_SCRIPTS,
     )
-    max_steps: int = number(2000, "with scripts, end each training after N optimizer steps", group=TWO_SCRIPTS)
-    write_experiment: MaybePath = option(
+    max_steps: int = TWO_SCRIPTS.number(2000, "with scripts, end each training after N optimizer steps")
+    write_experiment: MaybePath = TWO_SCRIPTS.option(
         None,
         "with scripts, also write an Experiment, made from what a script gives to compile and fit",
         metavar="FILE.py",
         kind=Path,
-        group=TWO_SCRIPTS,
     )
-    keep: Converted[Texts, tuple[str, ...]] = texts(
+    keep: Converted[Texts, tuple[str, ...]] = TWO_SCRIPTS.texts(
         "with scripts, keep as each has it, instead of making it the same in both: seeds, weights (the initial ones), "
         "order (of examples)",
         metavar=("seeds", "weights"),
-        group=TWO_SCRIPTS,
     )
 
     def _refuse(self) -> None:
@@ -311,9 +289,8 @@ class Logs(Files, Margins):
     word: ClassVar[str] = "logs"
     title: ClassVar[str] = "with logs, where nothing is trained"
 
-    logs: Converted[Texts, tuple[str, ...]] = texts(
+    logs: Converted[Texts, tuple[str, ...]] = LOGGED.texts(
         "draw and compare the logs of finished trainings, without weights: CSV files or TensorBoard folders; the first "
         "is the reference; logs whose names differ only in a number are seeds of one training",
         metavar=("FIT.csv", "LOOP.csv"),
-        group=LOGGED,
     )

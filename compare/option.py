@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from compare.errors import RequestError
 from compare.naming import unknown
 
-TRAINING = "training"
-"""The heading of ``--help`` for options that name no other."""
 LARGEST = 2**31 - 1
 """The largest count of anything; TensorFlow's own counters end there or later."""
 
@@ -39,8 +37,8 @@ class Option:
     Attributes:
         given: the default, or a function that gives it.
         help: for ``--help``; a default is added to it.
-        more: what ``--help-all`` adds to it.
         group: the heading of ``--help`` that it is listed under.
+        more: what ``--help-all`` adds to it.
         metavar: what stands for its value in ``--help``.
         kind: the type of its value: ``int``, ``str``, ``Path``, ``bool`` (a flag), or ``object`` (a name or an object).
         most: the largest number allowed; None for any that TensorFlow counts to.
@@ -53,8 +51,8 @@ class Option:
 
     given: Any
     help: str
+    group: Group
     more: str = ""
-    group: str = TRAINING
     metavar: str | tuple[str, str] | None = None
     kind: type[Any] = str
     least: int | None = None
@@ -114,25 +112,27 @@ class Option:
         )
 
 
-def option(default: Any, help: str, **declared: Any) -> Any:
-    """A field that is an option; the arguments are those of ``Option``."""
-    default_of: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
-    return field(**default_of, metadata={"option": Option(default, help, **declared)})
+class Group(str):
+    """A heading of ``--help``, under which fields are declared as options."""
 
+    __slots__ = ()
 
-def number(default: int | None, help: str, *, least: int = 1, metavar: str = "N", **declared: Any) -> Any:
-    """A field that is an option with a whole number."""
-    return option(default, help, kind=int, least=least, metavar=metavar, **declared)
+    def option(self, default: Any, help: str, **declared: Any) -> Any:
+        """A field that is an option; the arguments are those of ``Option``."""
+        default_of: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+        return field(**default_of, metadata={"option": Option(default, help, group=self, **declared)})
 
+    def number(self, default: int | None, help: str, *, least: int = 1, metavar: str = "N", **declared: Any) -> Any:
+        """A field that is an option with a whole number."""
+        return self.option(default, help, kind=int, least=least, metavar=metavar, **declared)
 
-def texts(help: str, **declared: Any) -> Any:
-    """A field that is an option with several texts, none by default."""
-    return option((), help, several=True, **declared)
+    def texts(self, help: str, **declared: Any) -> Any:
+        """A field that is an option with several texts, none by default."""
+        return self.option((), help, several=True, **declared)
 
-
-def switch(help: str, **declared: Any) -> Any:
-    """A field that is false unless its flag is given."""
-    return option(False, help, kind=bool, **declared)
+    def switch(self, help: str, **declared: Any) -> Any:
+        """A field that is false unless its flag is given."""
+        return self.option(False, help, kind=bool, **declared)
 
 
 def options_of(mode: Any) -> dict[str, Option]:

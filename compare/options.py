@@ -10,8 +10,8 @@ from typing import Any
 from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.naming import label, renamed
-from compare.option import flag, options_of, switch
-from compare.request import GROUPS, Request, Task
+from compare.option import flag, options_of
+from compare.request import COMPARED, GROUPS, Request, Task
 
 MODES: tuple[type[Request], ...] = (Training, Study, ShortCheck, Scripts, Logs)
 HOW: dict[type[Request], str] = {
@@ -27,7 +27,7 @@ HOW: dict[type[Request], str] = {
 class Options(Training, Study, ShortCheck, Scripts, Logs):
     """The options of all modes. ``request`` is what they ask for."""
 
-    check: bool = switch("run only the short check (seconds), without a full training", group=GROUPS[0])
+    check: bool = COMPARED.switch("run only the short check (seconds), without a full training")
 
     def _refuse(self) -> None:
         """The mode does, which has only some of these."""

@@ -23,7 +23,7 @@ from compare.naming import (
     source_and_attribute,
     unknown,
 )
-from compare.option import TRAINING, Converted, flag, number, option, options_of, switch
+from compare.option import Converted, Group, flag, options_of
 from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
 from compare.trainer import Trainer
 
@@ -59,8 +59,9 @@ STRATEGIES = tuple(SPECS)
 Texts = str | Sequence[str]
 MaybePath = Converted[str | Path | None, Path | None]
 
-COMPARED, DEVICES, EXECUTION, RESULTS = "what is compared", "devices", "execution of steps", "results"
-STUDIES, TWO_SCRIPTS, LOGGED = "studies of several seeds", "two scripts", "logs of trainings elsewhere"
+COMPARED, DEVICES, EXECUTION = Group("what is compared"), Group("devices"), Group("execution of steps")
+STUDIES, TWO_SCRIPTS = Group("studies of several seeds"), Group("two scripts")
+LOGGED, TRAINING, RESULTS = Group("logs of trainings elsewhere"), Group("training"), Group("results")
 GROUPS = (COMPARED, TWO_SCRIPTS, LOGGED, TRAINING, DEVICES, STUDIES, EXECUTION, RESULTS)
 """The headings of --help, in their order."""
 
@@ -84,23 +85,21 @@ class Request:
     ignored: ClassVar[str] = ""
     """An option of the full training that may stay where the mode is asked for by an option, as by ``--check``."""
 
-    reports: Converted[str | Path, Path] = option(
-        Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path, may_change=True, group=RESULTS
+    reports: Converted[str | Path, Path] = RESULTS.option(
+        Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path, may_change=True
     )
-    name: str | None = option(
+    name: str | None = RESULTS.option(
         None,
         "name of the folder in DIR; an existing one is refused",
         metavar="NAME",
         shown="made from the options",
         may_change=True,
-        group=RESULTS,
     )
-    quiet: bool = switch("print errors only", may_change=True, group=RESULTS)
-    verbose: bool = switch(
+    quiet: bool = RESULTS.switch("print errors only", may_change=True)
+    verbose: bool = RESULTS.switch(
         "also print versions, checksums and other details",
         more="the variables that differ first, and what could not be examined",
         may_change=True,
-        group=RESULTS,
     )
     here: Path = field(default_factory=lambda: absolute(Path()), compare=False, repr=False)
 
@@ -169,14 +168,13 @@ class Request:
 class Replicas(Request):
     """Modes that run on several replicas."""
 
-    replicas: Converted[int | Sequence[int] | None, int | None] = number(
+    replicas: Converted[int | Sequence[int] | None, int | None] = DEVICES.number(
         None,
         "number of replicas; without a GPU, N logical CPU devices are made; two numbers compare two sizes (not in a "
         "check)",
         most=MOST_REPLICAS,
         pair=True,
         shown="all visible devices",
-        group=DEVICES,
     )
 
     @property
@@ -196,7 +194,7 @@ class Replicas(Request):
 class Margins(Request):
     """Modes that may compare means over several seeds."""
 
-    margin: Converted[Texts | None, tuple[str, ...] | None] = option(
+    margin: Converted[Texts | None, tuple[str, ...] | None] = STUDIES.option(
         None,
         "with several seeds, the largest difference of two means that still counts as alike; with %% relative to the "
         "reference's mean",
@@ -204,7 +202,6 @@ class Margins(Request):
         several=True,
         shown="val_accuracy=0.01 val_loss=2%%",
         rare=True,
-        group=STUDIES,
     )
 
     def _refuse(self) -> None:
@@ -218,7 +215,7 @@ class Margins(Request):
 class StepByStep(Request):
     """Modes that compare single steps while training goes on."""
 
-    stop_at_difference: bool = switch("end training as soon as a step differs", group=COMPARED)
+    stop_at_difference: bool = COMPARED.switch("end training as soon as a step differs")
 
 
 @dataclass(frozen=True)
@@ -227,15 +224,14 @@ class Task(Replicas):
 
     of_one_size: ClassVar[bool] = True
 
-    experiment: str | Experiment = option(
+    experiment: str | Experiment = COMPARED.option(
         "fashion-mnist",
         "what to train: a built-in experiment, or an Experiment in a file of your own",
         more=f"built in are {', '.join(EXPERIMENTS)}",
         metavar="NAME|FILE.py[:ATTR]",
-        group=COMPARED,
     )
     _: KW_ONLY
-    trainers: Converted[Sequence[str | Trainer], tuple[str | Trainer, ...]] = option(
+    trainers: Converted[Sequence[str | Trainer], tuple[str | Trainer, ...]] = COMPARED.option(
         ("fit", "loop"),
         f"two or more trainers: {', '.join(TRAINERS)}, or FILE.py:ATTR for your own; the first is the reference",
         more="a trainer of your own may be package.module:ATTR too",
@@ -243,32 +239,28 @@ class Task(Replicas):
         kind=object,
         several=True,
         shown="fit loop",
-        group=COMPARED,
     )
-    strategy: str = option(
-        "mirrored",
-        f"the tf.distribute strategy: {', '.join(STRATEGIES)}",
-        metavar="NAME",
-        choices=STRATEGIES,
-        group=DEVICES,
+    strategy: str = DEVICES.option(
+        "mirrored", f"the tf.distribute strategy: {', '.join(STRATEGIES)}", metavar="NAME", choices=STRATEGIES
     )
-    workers: int | None = number(
+    workers: int | None = DEVICES.number(
         None,
         f"{' and '.join(CLUSTERS)}: number of local worker processes, unless TF_CONFIG names a cluster",
         shown="1",
         rare=True,
-        group=DEVICES,
     )
-    parameter_servers: int | None = number(
-        None, "parameter-server: number of local server processes", shown="1", rare=True, group=DEVICES
+    parameter_servers: int | None = DEVICES.number(
+        None, "parameter-server: number of local server processes", shown="1", rare=True
     )
-    keras: int = option(
+    keras: int = TRAINING.option(
         keras_of_the_environment, "generation of Keras; 2 is tf-keras", metavar="3|2", kind=int, choices=(3, 2)
     )
-    batch_size: int = number(64, "examples per replica and step", most=2**31 - 1)
-    seed: int = number(0, "seed of weights and order of examples", least=0, most=2**32 - 1)
-    train_examples: int | None = number(None, "use only the first N training examples, for short trials", shown="all")
-    data_dir: MaybePath = option(
+    batch_size: int = TRAINING.number(64, "examples per replica and step", most=2**31 - 1)
+    seed: int = TRAINING.number(0, "seed of weights and order of examples", least=0, most=2**32 - 1)
+    train_examples: int | None = TRAINING.number(
+        None, "use only the first N training examples, for short trials", shown="all"
+    )
+    data_dir: MaybePath = TRAINING.option(
         None, "look for the data set's files in this folder only", metavar="DIR", kind=Path, rare=True
     )
 
