@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from io import StringIO
@@ -89,14 +89,7 @@ def _is_typo(error: Exception) -> bool:
 
 def _failure(wanted: str, run: Run) -> Exception | None:
     """Returns what a trainer raises when it trains; None if it raises nothing or cannot be tried."""
-    with ExitStack() as stack:
-        for context in (
-            _restored_random_numbers(),
-            _fresh_modules(),
-            redirect_stdout(StringIO()),
-            redirect_stderr(StringIO()),
-        ):
-            stack.enter_context(context)
+    with _restored_random_numbers(), _fresh_modules(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         try:
             trainer = load_trainer(wanted)
         except Exception:
