@@ -276,11 +276,6 @@ class Scripts(Files, Replicas, StepByStep):
     def named(self) -> list[str]:
         return list(self.scripts)
 
-    @property
-    def of_two_sides(self) -> bool:
-        """Whether each side is a process of its own, and not the first and second training of one script."""
-        return max(map(len, (self.scripts, self.python, self.commits, self.sizes))) > 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class Logs(Files, Margins):

@@ -72,7 +72,7 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
     Raises:
         RequestError: if there is no such script, interpreter or commit.
     """
-    count = 2 if options.of_two_sides else 1
+    count = max(map(len, (options.scripts, options.python, options.commits, options.sizes)))
     scripts, pythons = (_for_each(given, count) for given in (options.scripts, options.python or (sys.executable,)))
     replicas = _for_each(options.sizes or (options.replica_count,), count)
     for script in options.scripts if not options.commits else ():

@@ -89,11 +89,6 @@ class CloseUps:
     twin: Path | None = None
     begins_again: bool = True
 
-    @property
-    def begins(self) -> tuple[int, int | None]:
-        """The step that was looked into, and the first with noise."""
-        return self.departure.step, self.departure.noise
-
     def first_apart(self, before: int) -> int | None:
         """The first step before one that differs by more than rounding; None if there is none."""
         first, second = self.seen
@@ -204,7 +199,8 @@ def look_into(
     seen = {
         each.name: replace(close, departure=each)
         for each in begin
-        if (close := early.get(each.name)) and close.begins == (each.step, each.noise)
+        if (close := early.get(each.name)) is not None
+        and (close.departure.step, close.departure.noise) == (each.step, each.noise)
     }
     rest = [each for each in begin if each.name not in seen]
     seen |= {each.departure.name: each for each in close_ups(session, rest)}
