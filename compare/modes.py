@@ -41,10 +41,6 @@ class ShortCheck(Task):
     title: ClassVar[str] = "in a short check"
     ignored: ClassVar[str] = "epochs"
 
-    @property
-    def _length(self) -> str:
-        return "check"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Task):
@@ -113,10 +109,6 @@ class Trained(Task):
                 why = "no recorded comparison is there (a folder with a metrics.csv)"
                 raise RequestError(f"--baseline {shown_path(self.baseline)}: {why}")
             self._set("baseline", absolute(self.baseline))  # it is read again after training, and with the reports
-
-    @property
-    def _length(self) -> str:
-        return f"{self.epochs}-epochs"
 
     @property
     def goes_on(self) -> bool:

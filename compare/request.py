@@ -306,11 +306,6 @@ class Task(Replicas):
         """The seeds of all trainings: one, or those of a study."""
         return range(self.seed, self.seed + 1)
 
-    @property
-    def _length(self) -> str:
-        """How long it trains, for the name of its folder."""
-        raise NotImplementedError
-
     def default_name(self) -> str:
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
         parts += [f"x{count}" for count in (*self.sizes, self.replica_count, self.workers) if count]
@@ -318,5 +313,6 @@ class Task(Replicas):
         first, *_, last = (*self.all_seeds, self.all_seeds[-1])
         seeds = f"seed-{first}" if len(self.all_seeds) == 1 else f"seeds-{first}-to-{last}"
         named = ("experiment", "trainers", "strategy", "replicas", "workers", "keras", "epochs", "seed")
-        name = "-".join([*parts, self._length, seeds, *self._differing(*named)])
+        length = self.word or f"{vars(self)['epochs']}-epochs"
+        name = "-".join([*parts, length, seeds, *self._differing(*named)])
         return plain(name).encode()[:120].decode(errors="ignore")  # a file system counts bytes
