@@ -33,7 +33,10 @@ class Side:
         python: the interpreter that runs it.
         versions: of Python and the packages there; empty if that is this process's own.
         replicas: the number of replicas of its strategy; None for TensorFlow's own choice.
-        commit: the commit that it is taken from; None for the files as they are.
+        commit: the hash of the commit that it is taken from and the first line of its message; empty, as are the two
+            below, for the files as they are.
+        checkout: the temporary folder with the commit's files.
+        cwd: the folder there that is the current one here.
     """
 
     name: str
@@ -42,28 +45,15 @@ class Side:
     python: str
     versions: Mapping[str, str]
     replicas: int | None = None
-    commit: Commit | None = None
+    commit: str = ""
+    checkout: str = ""
+    cwd: str = ""
 
     @property
     def about(self) -> str:
         """What it runs in, and which commit it is of; empty if that is what everybody would think."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        return "; ".join(filter(None, [self.commit.about if self.commit else "", versions]))
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A commit that was checked out.
-
-    Attributes:
-        about: its hash and the first line of its message.
-        checkout: the temporary folder with its files.
-        folder: the folder there that is the current one here.
-    """
-
-    about: str
-    checkout: str
-    folder: str
+        return "; ".join(filter(None, [self.commit, versions]))
 
 
 def sides_of(options: Scripts, work: Path) -> list[Side]:
@@ -85,12 +75,12 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
     ends = _ends(options, versions)
     sides: list[Side] = []
     for number, script in enumerate(scripts):
-        commit = None
+        of_commit = dict[str, str]()
         if options.commits:
-            script, commit = _checked_out(options.commits[number], script, work / f"commit-{number + 1}")
+            script, of_commit = _checked_out(options.commits[number], script, work / f"commit-{number + 1}")
         name = distinct(printable(Path(script).stem) + ends[number], [each.name for each in sides])
         source = as_python(script, work / f"notebook-{number}.py")
-        sides.append(Side(name, script, source, pythons[number], versions[number], replicas[number], commit))
+        sides.append(Side(name, script, source, pythons[number], versions[number], replicas[number], **of_commit))
     return sides
 
 
@@ -110,8 +100,8 @@ def _ends(options: Scripts, versions: Sequence[Mapping[str, str]]) -> list[str]:
     return [f"-{apart}-{known[apart]}" if apart else "" for known in versions]
 
 
-def _checked_out(commit: str, script: str, where: Path) -> tuple[str, Commit]:
-    """A script as it is in a commit, in a clone that shares the repository's objects.
+def _checked_out(commit: str, script: str, where: Path) -> tuple[str, dict[str, str]]:
+    """A script as it is in a commit, in a clone that shares the repository's objects, and what a ``Side`` has of it.
 
     A worktree would stay registered in the user's repository where this process is killed. The repository itself writes
     the files, by its own filters and with what it has yet to fetch.
@@ -141,7 +131,8 @@ def _checked_out(commit: str, script: str, where: Path) -> tuple[str, Commit]:
     here = Path.cwd()
     folder = where / here.relative_to(top) if here.is_relative_to(top) else here
     about = _git(top, "show", "--no-patch", "--format=commit %h: %s", exact)
-    return str(where / inside), Commit(about, str(where), str(folder if folder.is_dir() else where))
+    cwd = str(folder if folder.is_dir() else where)
+    return str(where / inside), {"commit": about, "checkout": str(where), "cwd": cwd}
 
 
 def _exactly(commit: str, top: Path) -> str:
