@@ -11,7 +11,7 @@ import numpy as np
 
 from compare.modes import Study, Training
 from compare.naming import is_file
-from compare.option import options_of
+from compare.option import flag, options_of
 from compare.options import OPTIONS, as_json, mode_of
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import signed_gap
@@ -146,7 +146,7 @@ def parallel_note(run: Mapping[str, Any]) -> str:
 def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The options, devices, data set and versions of a run: (name, value) pairs."""
     shown = {name: value for name, value in run["options"].items() if _has_meaning(name, run["options"])}
-    rows = [(f"--{name.replace('_', '-')}", _value(value)) for name, value in shown.items()]
+    rows = [(flag(name), _value(value)) for name, value in shown.items()]
     strategy, data, versions = run.get("strategy", {}), run.get("data", {}), run.get("versions", {})
     if strategy:
         rows += [("strategy class", strategy["class"]), ("replicas in sync", " and ".join(map(str, _sizes_of(run))))]
@@ -176,7 +176,7 @@ def compared_options(run: Mapping[str, Any]) -> dict[str, str]:
     shown = ("experiment", "trainers", "scripts", "logs", "strategy", "replicas", "workers", "epochs", "check")
     timing = ("parallel", "sequential")
     changing = {
-        f"--{name.replace('_', '-')}"
+        flag(name)
         for name, each in OPTIONS.items()
         if name not in shown + timing and not each.may_change and each.kind is not Path and each.group != RESULTS
     }
@@ -243,7 +243,7 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
         if value == DEFAULTS.get(name) or value is None or value is False or name == "script_arguments":
             continue
         values = [] if value is True else map(str, value) if isinstance(value, list) else [str(value)]
-        arguments += [f"--{name.replace('_', '-')}", *values]
+        arguments += [flag(name), *values]
     rest = options.get("script_arguments")
     return [*arguments, "--", *rest] if rest else arguments
 
