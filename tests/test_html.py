@@ -56,6 +56,7 @@ from compare.records.run_json import read_run
 from compare.reporting import html, page_model, pictures, plots, sentences, svg, tensorboard, terminal, weight_pictures
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
+from compare.reporting.page_tables import repeat_command
 from compare.reporting.run_files import RunFiles
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.exact import compare_records
@@ -566,6 +567,13 @@ def test_a_run_of_which_nothing_was_judged_has_a_page(tmp_path: Path) -> None:
 def test_the_command_repeats_the_run_under_another_name(tmp_path: Path) -> None:
     text = unescape((recorded.identical(tmp_path / "run") / "report.html").read_text())
     assert "python scripts/compare.py --experiment 'my task.py' --epochs 3</code>" in text
+
+
+@pytest.mark.parametrize(("omitted", "said"), [(["--name=a"], True), (["--name", "a", "--resume"], True),
+                                               (["--resume"], False)])  # fmt: skip
+def test_a_name_is_said_to_be_omitted_where_there_was_one(omitted: list[str], said: bool) -> None:
+    command, note = repeat_command({"command": ["compare.py", *omitted, "--epochs", "3"]})
+    assert (command, "--name" in note) == ("python scripts/compare.py --epochs 3", said)
 
 
 def test_all_runs_are_listed_the_newest_first_and_damaged_ones_too(tmp_path: Path) -> None:

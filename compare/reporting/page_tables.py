@@ -233,7 +233,8 @@ def repeat_command(run: Mapping[str, Any]) -> tuple[str, str]:
             skip = not skip
         elif part != "--resume" and not part.startswith("--name="):
             kept.append(part)
-    return f"{program} {shlex.join(kept)}".strip(), "" if kept == arguments else note
+    named = any(part.partition("=")[0] == "--name" for part in arguments)
+    return f"{program} {shlex.join(kept)}".strip(), note if named else ""
 
 
 def _arguments(options: Mapping[str, Any]) -> list[str]:
