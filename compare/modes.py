@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
-from compare.naming import absolute, plain, refuse_output, shown_path, unknown
+from compare.naming import MADE_ALIKE, absolute, plain, refuse_output, shown_path, unknown
 from compare.option import Converted
 from compare.request import (
     COMPARED,
@@ -28,7 +28,6 @@ from compare.request import (
     Task,
     Texts,
 )
-from compare.watch.settings import MADE_ALIKE
 
 BACKENDS = ("local", "dask")
 
