@@ -37,7 +37,6 @@ def parser(description: str, out: str) -> argparse.ArgumentParser:
 
 
 def add_data_dir(created: argparse.ArgumentParser) -> None:
-    """Adds the option --data-dir."""
     default, text = Path("/usr/share/datasets/fashion-mnist"), "Fashion-MNIST's folder (default: %(default)s)"
     created.add_argument("--data-dir", type=Path, default=default, help=text)
 

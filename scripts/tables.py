@@ -57,5 +57,4 @@ def page(name: str, **parts: Any) -> str:
 
 
 def listed(lines: Sequence[str]) -> str:
-    """A list in Markdown."""
     return "\n".join(f"- {line}" for line in lines) or "none."

@@ -36,7 +36,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one command line; returns the exit status."""
     return ending("report.py", lambda: _make(parser().parse_args(arguments)))
 
 

@@ -60,14 +60,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one command line; returns the exit status."""
     return ending("restore.py", lambda: restore(parser().parse_args(arguments)))
 
 
 @stderr_to(Path(os.devnull))
 @without_exit("your code")
 def restore(given: argparse.Namespace) -> int:
-    """Restore, evaluate and print; returns the exit status."""
     recorded = RunJson.of_run(given.run)
     if recorded.trainers is None or recorded.strategy is None:
         raise RequestError(f"{given.run} ended before training started: there is nothing to restore")

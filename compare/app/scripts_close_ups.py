@@ -54,7 +54,6 @@ class Departure:
 
     @property
     def name(self) -> str:
-        """The name of the candidate."""
         return self.pair.candidate.trainer
 
     @property
@@ -141,7 +140,6 @@ class CloseUps:
 
     @property
     def names(self) -> list[str]:
-        """The names of the weights."""
         return [variable.name for variable in self.departure.pair.reference.variables]
 
     @cached_property

@@ -101,7 +101,6 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def as_text(content: Any) -> str:
-    """The text of a JSON file."""
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 

@@ -146,13 +146,11 @@ class MetricsFile:
         return filled(row | {name: written(record) for name, written in TIMES.items()})
 
     def extend(self, rows: Sequence[dict[str, str]]) -> None:
-        """Writes many rows at once."""
         self._rows += rows
         self._columns = _columns(self._rows)
         self._rewrite()
 
     def append(self, row: dict[str, str]) -> None:
-        """Writes one epoch's row."""
         self._rows.append(row)
         columns = _columns(self._rows)
         if columns == self._columns:

@@ -139,7 +139,6 @@ def verdict_of(folder: Path) -> Verdict | None:
 
 
 def read(folder: Path) -> RunFiles:
-    """Reads the files of a run's folder."""
     twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     noise = [columns_of(rows) for rows in twins if rows]
     return RunFiles(folder, read_run(folder), verdict_of(folder), read_rows(folder), read_costs(folder / COSTS), noise)

@@ -211,7 +211,6 @@ class _Log(ExitStack):
 
 
 def _markdown(verdict: Verdict) -> str:
-    """The verdict as Markdown."""
     lines = [f"**{verdict.verdict}**"]
     for comparison in verdict.comparisons:
         lines += ["", sentence(comparison, verdict.reference) + "."]

@@ -41,7 +41,6 @@ def share(holds: pd.Series) -> str:
 
 
 def detector(rows: pd.DataFrame) -> str:
-    """All tables as Markdown."""
     models, optimizers, replicas = (", ".join(sorted(rows[field].unique())) for field in CELL[2:])
     kinds = judgements(rows, ["kind"]).sort_values("kind", key=lambda kinds: kinds.map(list(KINDS).index))
     kinds = kinds.replace({"kind": KINDS}).rename(columns={"kind": ""})
@@ -98,7 +97,6 @@ def residuals(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def styles(rows: pd.DataFrame) -> str:
-    """All tables as Markdown."""
     named, allowed = (rows[column].str.split().map(set) for column in ("causes", "allowed"))
     correct = rows["kind"] == "correct"
     rows = rows.assign(
@@ -166,7 +164,6 @@ OTHER_WITH_REPLICAS = {
 
 
 def calibration(rows: pd.DataFrame) -> str:
-    """All tables as Markdown."""
     from compare.verdict import rounding
 
     kinds, by_loop = {"correct": "Correct", **{kind: KINDS[kind] for kind in ("bug", "unknown")}}, []
@@ -218,7 +215,6 @@ TARGET = 60
 
 
 def watching(rows: pd.DataFrame, origin: str) -> str:
-    """The measurements as a Markdown document."""
     by = rows.pivot(index=["script", "round"], columns="watched", values="milliseconds")
     more = by["watched"] / by["unwatched"] - 1
     table = [
@@ -235,7 +231,6 @@ def watching(rows: pd.DataFrame, origin: str) -> str:
 
 
 def time_to_cause(rows: pd.DataFrame, origin: str) -> str:
-    """The measurements as a Markdown document."""
     waits = {
         "from the start to the line that the weights differ": rows["difference"],
         f"from there to the cause; target: ≤ {TARGET}": rows["cause"] - rows["difference"],
