@@ -959,6 +959,11 @@ def test_a_loss_without_the_models_own_losses() -> None:
     slight = with_loss(RIGHT, LOSS, 1e-6 * LOSS)
     assert accused(slight, with_loss(OFF, LOSS - 1e-6 * LOSS)) == [("loss", "regularization-missing")]
     assert accused(slight, with_loss(OFF, LOSS + 5e-6 * LOSS)) == [], "the loss is larger, not smaller"
+    right, other = ({**each.steps, STEP + 1: RIGHT.steps[STEP]} for each in (RIGHT, with_loss(OFF, LOSS - PENALTY)))
+    other[STEP + 1] = [each for each in other[STEP + 1] if each.kind == "gradients"]
+    again = replace(RIGHT, steps=right), replace(OFF, steps=other)
+    assert accused(*again) == [], "a second call of the optimizer may decay the weights"
+    assert hints(locate(*again, [], STEP, NAMES), replace(sides(again[1]), close_ups=again))[0].kind == "applied-times"
 
 
 def test_a_loss_with_the_models_own_losses_once_per_replica() -> None:
@@ -995,6 +1000,17 @@ def test_a_short_batch_divided_by_the_size_of_a_full_one() -> None:
     data = float(short.arrays(STEP, "loss")[0]) - PENALTY
     assert accused(short, with_loss(off, data * 5 / 8 + PENALTY)) == [("loss", "loss-constant-denominator")]
     assert accused(short, with_loss(off, data * 5 / 9 + PENALTY)) == []
+    for later, named in ((1.0, True), (0.7, False)):  # by the number of classes, say, that was the size by chance
+        full = of_zeros(rows=slice(0, 8))
+        data = float(full.arrays(STEP, "loss")[0]) - PENALTY
+        short, off = (of_zeros(rows=slice(0, 5), gradient=each) for each in (1.0, 0.9))
+        wrong = with_loss(off, (float(short.arrays(STEP, "loss")[0]) - PENALTY) * 5 / 8 + PENALTY)
+        following = full, with_loss(full, later * data + PENALTY)
+        both = (
+            replace(each, steps={**each.steps, STEP + 1: next_one.steps[STEP]})
+            for each, next_one in zip((short, wrong), following, strict=True)
+        )
+        assert [cause for _, cause in accused(*both, ends=(3,))] == ["loss-constant-denominator"] * named
     assert accused(RIGHT, with_loss(OFF, (LOSS - PENALTY) * 5 / 8 + PENALTY)) == [], "this batch is full"
 
 
@@ -1240,6 +1256,7 @@ def test_statistics_that_change_between_steps_are_those_of_a_validation_in_train
     moved = changed(moved, "gradients", lambda e: replace(e, info={**e.info, "line": ("/a/loop.py", 8, "apply()")}))
     (found,) = found_causes(RIGHT, moved, names=moving)
     assert (found.id, found.source) == ("validation-changes-state", None), "no line of a step makes this mistake"
+    assert "in validation" not in found.remedy, "which a script may not have"
     assert accused(RIGHT, moved) == [], "a kernel is no statistic"
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
 from compare.check.causes.data import has_unknown_pairs, operation_of
+from compare.check.causes.loss import OF_SIZE, OTHER_SHARES
 from compare.check.causes.optimizer import (
     NEVER,
     RESTORES,
@@ -40,7 +41,7 @@ from compare.check.recorded import (
     drawn_more_often,
     equal_gradients,
     factor_of_gradients,
-    has_one_factor,
+    holds_elsewhere,
     other_settings,
     parts_of_step,
     penalty_of,
@@ -144,10 +145,10 @@ def _of_own_loss(located: Located, sides: Sides) -> list[Finding]:
     epoch = [step for step in steps_of_epoch(sides) if step > sides.step]
     here = [sides.step] if located.stage in (EXAMPLES, INPUTS, PREDICTIONS) else []
     for step in (*here, *epoch[-1:]):  # the last batch may be a short one
-        if has_one_factor(sides, step):
-            continue
-        own = with_own_predictions(replace(sides, step=step))
-        if own is not None and (causes := name_causes(Located(step, LOSS), own)):
+        at = replace(sides, step=step)
+        own = with_own_predictions(at)
+        causes = name_causes(Located(step, LOSS), own) if own else []
+        if causes := [c for c in causes if c.id not in OF_SIZE or holds_elsewhere(at, OTHER_SHARES[c.id])]:
             return causes
     return []
 
@@ -325,7 +326,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found.append(Measurement.of("optimizers-in-turn", optimizers=made[0]))
     if located.stage == EXAMPLES:
         found += [*_hints_on_labels(sides), *_hints_on_examples(sides)]
-    if located.stage == UPDATE and (calls := calls_of(sides.other, sides.step) or 1) > 1:
+    if located.stage in (LOSS, UPDATE) and (calls := calls_of(sides.other, sides.step) or 1) > 1:
         found.insert(0, Measurement.of("applied-times", times=calls))
     if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
         found += [*_hints_on_gradients(sides), *_hints_on_limits(sides)]

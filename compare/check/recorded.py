@@ -232,21 +232,17 @@ def _own_targets(sides: Sides, right: Targets) -> Targets | None:
     return replace(right, true=own.true, predicted=predicted, weight=own.weight)
 
 
-def has_one_factor(sides: Sides, step: int) -> bool:
-    """Whether the other side's loss is one multiple of the right one in two steps of other sizes.
-
-    Then it is no share of a batch, whose factor depends on its size. The models' own losses may be without the factor.
-    """
-    factors = list[tuple[float, float]]()
-    sizes = {len(example_rows(sides.other, each)) for each in (sides.step, step)}
-    for each in (sides.step, step) if len(sizes) == 2 else ():
-        own = with_own_predictions(replace(sides, step=each))
-        right, other = (loss_of(own.right, each), loss_of(own.other, each)) if own else (None, None)
-        penalty = penalty_of(sides.other, each)
-        if not right or other is None or right == penalty:
+def holds_elsewhere(sides: Sides, share: Share) -> bool:
+    """Whether no other step that was seen contradicts that each example has this share of the other side's loss."""
+    for step in sides.other.steps.keys() - {sides.step}:
+        own = with_own_predictions(replace(sides, step=step))
+        recorded, loss = RecordedLoss.of(own) if own else None, loss_of(sides.other, step)
+        if recorded is None or loss is None:
+            continue
+        recipes = Recipe(share=share), Recipe(share=share, regularization=recorded.factor(share))
+        if not any(same(loss, each) for each in map(recorded.predict, recipes) if each is not None):
             return False
-        factors.append((other / right, (other - penalty) / (right - penalty)))
-    return any(same(*each) for each in zip(*factors, strict=True))
+    return True
 
 
 def _own_losses(close_up: CloseUp, step: int) -> list[np.ndarray]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from compare.check.recipe import EPSILON, distance, multiple
-from compare.check.targets import log_probabilities
+from compare.check.targets import log_probabilities, targets_of
 from compare.naming import some
 from compare.verdict.model import StageValues
 from compare.verdict.rounding import FACTOR
@@ -263,6 +263,8 @@ def _examples(at: _Step, elsewhere: Collection[int]) -> StageValues:
     if a == b:
         labels = _labels_differ(at)
         where = "labels" if labels else ""
+        values = [_range(_joined(each)) for each in at.of(_true)[:2]] if labels else shown
+        shown = values if values[0] != values[1] else shown
         return StageValues(EXAMPLES, float(labels), 0.0, shown[0], shown[1], where)
     if sorted(a) == sorted(b):  # another order within the batch
         return StageValues(EXAMPLES, 0.0, 0.0, shown[0], shown[1])
@@ -327,12 +329,16 @@ def _labels_differ(at: _Step) -> bool:
     if {row for number in at.reference.steps for row in at.reference.rows(number, "targets")}.issuperset(b):
         return True
     one, other, twins = at.of(_true)
-    calls = [
-        [(each.info.get("loss"), each.info.get("configuration"), [np.shape(array) for array in each.arrays])
-         for each in side] for side in (one, other)
-    ]  # fmt: skip
+    calls = [_calls_of_loss(each, at.number, true) for each, true in ((at.reference, one), (at.candidate, other))]
     gap, noise = _compared(_joined(one), _joined(other), list(map(_joined, twins)))
     return calls[0] == calls[1] and gap > noise
+
+
+def _calls_of_loss(close_up: CloseUp, step: int, true: Sequence[Event]) -> list[Any]:
+    """The loss functions that a step calls, and the shapes of the labels; one that is known by what it computes."""
+    known, shapes = targets_of(close_up, step), [[np.shape(array) for array in each.arrays] for each in true]
+    called = [(each.info.get("loss"), each.info.get("configuration")) for each in true]
+    return [[(known.kind, known.label_smoothing)] if known else called, shapes]
 
 
 def _true(close_up: CloseUp, step: int) -> list[Event]:

@@ -554,6 +554,7 @@ CAUSES = (
         "statistics, or the random state of dropout, are updated by validation data; or validation updates weights.",
         wrong="predictions = model(x, training=True)  # in validation",
         remedy="predictions = model(x, training=False)  # in validation",
+        remedies={SCRIPT: "predictions = model(x, training=False)  # wherever it is called but to train it"},
         recognised="All weights, moving statistics and random states are read before and after validation: some of "
         "them, which are named, change, and fit's do not; or the optimizer is applied once for each batch of "
         "validation. This is observed directly.",

@@ -30,13 +30,12 @@ from compare.check.recorded import (
     both_gradients,
     clip_alike,
     factor_of_gradients,
-    has_one_factor,
     have_factor,
+    holds_elsewhere,
     parts_of_step,
     penalty_of,
     same,
     skipped_updates,
-    steps_of_epoch,
 )
 from compare.check.sides import Sides
 from compare.check.stages import (
@@ -46,8 +45,10 @@ from compare.check.stages import (
     UPDATE,
     Located,
     both_losses,
+    calls_of,
     example_rows,
     loss_of,
+    other_calls,
 )
 from compare.check.targets import Targets, targets_of, value_of
 from compare.check.used import ALONE, FIT, SCRIPT
@@ -94,7 +95,7 @@ def _recorded_share(wanted: str) -> Recorded:
             return
         factors = {cause: recorded.factor(share) for cause, share in OTHER_SHARES.items()}
         factor = factors[wanted]
-        if wanted in OF_SIZE and not sides.foreseen and has_one_factor(sides, steps_of_epoch(sides)[-1]):
+        if wanted in OF_SIZE and not sides.foreseen and not holds_elsewhere(sides, OTHER_SHARES[wanted]):
             return
         if wanted == next(cause for cause, each in factors.items() if same(each, factor)):
             numbers = {"examples": sum(recorded.split.sizes), "full": recorded.split.global_batch_size}
@@ -346,7 +347,8 @@ def _regularization_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant]:
     recorded = RecordedLoss.of(sides)
-    if recorded is None or not recorded.penalty:
+    again = other_calls(*(calls_of(each, sides.step) for each in (sides.right, sides.other)))
+    if recorded is None or not recorded.penalty or again:  # which may be by the gradients of a penalty
         return
     yield Variant({"regularization": 0.0}, Measurement.of("script-no-penalty", penalty=recorded.penalty))
     own = recorded.penalties
