@@ -138,7 +138,19 @@ def test_nothing_can_be_said_where_steps_are_not_iterations(tensorflow: Any, kin
     run.end_step()
 
 
-def run_of(tensorflow: Any, experiment: compare.Experiment) -> Any:
+def test_the_initial_weights_are_those_before_the_first_step_reported_or_not(tensorflow: Any) -> None:
+    """A loop whose epoch is one call may ask for its examples again before the epoch ends."""
+    records: list[Any] = []
+    run = run_of(tensorflow, tasks.experiment(), sinks=[records.append])
+    model, optimizer, *_ = run.build()
+    model.trainable_variables[0].assign_add(np.full((8, 16), 0.1))
+    run.train_dataset(1)
+    optimizer.apply(model.trainable_variables)
+    run.train_dataset(1)
+    assert [type(each).__name__ for each in records].count("StepRecord") == 2, "at first, and as the trainer begins"
+
+
+def run_of(tensorflow: Any, experiment: compare.Experiment, **options: Any) -> Any:
     from compare.engine.run import Run
 
-    return Run(task_of(experiment, 8), seed=0, epochs=range(1, 2))
+    return Run(task_of(experiment, 8), seed=0, epochs=range(1, 2), **options)

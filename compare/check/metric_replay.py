@@ -236,7 +236,7 @@ class ReportedMetric:
         if not self.is_loss and formula.per == "batches":
             return float(np.mean([self._measure(row, formula)[self.name] for row in rows]))
         if not self.is_loss:
-            if epoch is None:
+            if epoch is None or formula.metric:
                 return self._measure(cells, formula)[self.name]
             # All metrics of the same cells are computed at once.
             key = replace(formula, per="", scale=1.0, regularization=1.0), self.part, epoch

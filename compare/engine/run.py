@@ -273,6 +273,8 @@ class Run:
             epoch: number of the epoch, from 1; may be a scalar tensor if the experiment's data consists of arrays.
         """
         not_started = self._step == self.made and self._epoch == self.epochs[0] and not self._all_epochs_requested
+        if self._step_count is not None and self._step_count.begun:  # an epoch is one call, of which no step is told
+            not_started = False
         if not_started and self._fingerprint is not None and tf.executing_eagerly():
             # Record the initial weights again: a trainer may change them between build() and its first dataset.
             self._begin()

@@ -46,6 +46,11 @@ class StepCount:
             and not isinstance(strategy, tf.distribute.ParameterServerStrategy)
         )
 
+    @property
+    def begun(self) -> bool:
+        """Whether the optimizer has made a step since, reported or not."""
+        return self._read() != self._start
+
     def report(self, steps: int, before: np.ndarray, after: np.ndarray) -> str:
         """Counts steps that a trainer reports; returns what is wrong, or an empty string.
 
