@@ -292,7 +292,7 @@ def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None
             raise AssertionError("\n".join([*headline(result.verdict, result.causes), str(result)]))
 
 
-def report(epoch: int = 0, **metrics: float) -> None:
+def report(epoch: int | None = None, **metrics: float) -> None:
     """Report numbers of an epoch from a script that ``compare.py --scripts`` runs; elsewhere it does nothing.
 
     For scripts that calculate their losses and metrics without Keras's ``Metric`` objects, which are seen anyway.
@@ -302,6 +302,6 @@ def report(epoch: int = 0, **metrics: float) -> None:
         compare.report(epoch=epoch + 1, loss=total / steps, val_accuracy=correct / len(y_val))
 
     Args:
-        epoch: the epoch, from 1; by default the one that has just been trained.
+        epoch: the epoch, from 1, or from 0 in all calls; by default the one that has just been trained.
         metrics: the numbers, under the names that ``fit`` gives them.
     """

@@ -73,8 +73,15 @@ class Inside:
 
 
 def by_name(method: Any, owner: Any, args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of a method, all by name."""
-    bound = inspect.signature(method).bind(owner, *args, **options)
+    """The arguments of a call of a method, all by name.
+
+    Raises:
+        TypeError: if it has no such parameters, in the words of Python, which begin with the method.
+    """
+    try:
+        bound = inspect.signature(method).bind(owner, *args, **options)
+    except TypeError as error:
+        raise TypeError(f"{method.__qualname__}() {error}") from None
     return dict(list(bound.arguments.items())[1:])
 
 

@@ -26,7 +26,7 @@ from compare.check.recorded_numbers import (
 )
 from compare.check.used import DIVIDED, Used
 from compare.records import step_dtype
-from compare.verdict.exact import compare_records
+from compare.verdict.exact import beyond_rounding, compare_records
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event
@@ -161,7 +161,8 @@ def measured(kind: str, true: list[int | None], predicted: list[int | None], *, 
         ("CategoricalAccuracy", [None, 4], [None, 4], False),  # of one-hot labels: the same numbers
         ("CategoricalAccuracy", [None, 1], [None, 4], True),
         ("BinaryAccuracy", [None, 4], [None, 4], True),
-        ("Accuracy", [None], [None], True),
+        ("Accuracy", [None], [None], False),  # of the most probable class, which may be the same number
+        ("Accuracy", [None, 4], [None, 4], True),
     ],
 )
 def test_accuracies_that_measure_something_else_are_named_with_both_classes(
@@ -347,6 +348,22 @@ def test_the_losses_of_the_steps_are_looked_at_where_numbers_differ_by_more_than
     with patch.multiple(scripts_explain, seen_losses=(looked := Mock(return_value=[None])), tell=Mock()):
         assert scripts_explain._explain_numbers(Mock(), pair, model) == {}
     assert looked.called is not of_sums
+
+
+@pytest.mark.parametrize(("share", "causes"), [(1.0, ["loss-averaged-over-batches"]), (0.8, [])])
+def test_a_mean_over_batches_is_named_where_sums_of_as_many_may_round_as_much(share: float, causes: list[str]) -> None:
+    losses = Losses([*[1.0] * 199, 1.01], [*[64] * 199, 32])
+    reported = float(np.float32(losses.mean + share * (np.mean(losses.values) - losses.mean)))
+    fit = judged_record("fit", *range(201), logs={1: {"loss": losses.mean}})
+    loop = judged_record("loop", *range(201), logs={1: {"loss": reported}})
+    pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop))
+    assert not beyond_rounding(fit, loop)
+    traces = [Trace((), 1, np.zeros(1, step_dtype(1, 1)), trained_by=way) for way in ("fit", "loop")]
+    model: Any = ModelPair(("fit", "loop"), (traces[0], traces[1]), EpochEnds((200,)))
+    known: dict[str, Any] = {"losses_by_epoch": lambda seen, ends: {1: losses}, "tell": Mock()}
+    with patch.multiple(scripts_explain, seen_losses=Mock(return_value=[CloseUp({})]), **known):
+        found = scripts_explain._explain_numbers(Mock(), pair, model)
+    assert [each.id for comparison in found.values() for each in comparison.causes] == causes
 
 
 @pytest.mark.parametrize(("twin", "reported", "causes"), [

@@ -325,7 +325,9 @@ def test_a_file_is_decoded_as_python_decodes_it(
 
 
 def test_an_error_in_a_notebook_cites_its_cell(tmp_path: Path) -> None:
-    (tmp_path / "my.ipynb").write_text(notebook("import math", "def f(x):\n    return 1 / x\n\n", "f(1)\nf(0)"))
+    (tmp_path / "my.ipynb").write_text(
+        notebook("import math\n# In cell 2 we divide", "def f(x):\n    return 1 / x\n\n", "f(1)\nf(0)")
+    )
     source = as_python(str(tmp_path / "my.ipynb"), tmp_path / "notebook-0.py")
     settings = Settings("my.ipynb", source, str(tmp_path), str(tmp_path))
     with pytest.raises(ZeroDivisionError) as raised:
@@ -990,6 +992,20 @@ def test_an_experiment_is_written_from_what_fit_was_given(tensorflow: Any, tmp_p
     assert experiment.build_loss().get_config()["from_logits"]
     assert [metric.name for metric in experiment.build_metrics()] == ["accuracy"]
     assert not re.findall("TODO: return", file.read_text())
+
+
+def test_an_experiment_has_the_object_of_a_loss_that_compile_names_and_the_weights_of_classes(
+    tensorflow: Any, tmp_path: Path
+) -> None:
+    model, file = keras.Sequential([keras.layers.Dense(1)]), tmp_path / "task.py"
+    for named in ("mse", "kl_divergence"):
+        model.compile("sgd", named)
+        write_experiment(file, "fit.py", model, {"class_weight": {0: 1.0, 1: 5.0}})
+        written: dict[str, Any] = {"__file__": str(file)}
+        exec(compile(file.read_text(), str(file), "exec"), written)
+        loss = written["experiment"].build_loss()
+        assert isinstance(loss, keras.losses.Loss) and loss.fn is keras.losses.get(named)
+        assert written["experiment"].class_weight == {0: 1.0, 1: 5.0}
 
 
 def test_the_verdict_of_a_dead_process_is_none(tmp_path: Path) -> None:

@@ -253,12 +253,12 @@ def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
     other = linear_step(noise=3e-7)  # its update differs
     plain = sides(other)
     fit, loop = plain.traces
-    for optimizers, ended, causes in (
+    for optimizers, begun, causes in (
         ([ADAM, ADAM], STEP - 1, ["optimizer-differs"]),
-        ([ADAM, ADAM], STEP - 2, []),  # in the middle of an epoch
+        ([ADAM, ADAM], STEP - 2, []),  # whose first step was equal
         ([ADAM], STEP - 1, []),
     ):
-        traces = replace(fit, epochs=[FitEpoch(ended, {}, 1.0)]), replace(loop, optimizers=optimizers)
+        traces = fit, replace(loop, optimizers=optimizers, parts=[(0, 0), (begun, 0)])
         assert [each.id for each in name_causes(located(other), replace(plain, traces=traces))] == causes
 
 
@@ -266,10 +266,7 @@ def test_a_new_optimizer_is_said_where_something_before_the_update_differs_too()
     other = linear_step(offset=0.01)  # such as other dropout
     plain = sides(other)
     for optimizers, said in (([ADAM, ADAM], 1), ([ADAM], 0), ([ADAM, ADAM, ADAM | {"class": "SGD"}], 0)):
-        traces = (
-            replace(plain.traces[0], epochs=[FitEpoch(STEP - 1, {}, 1.0)]),
-            replace(plain.traces[1], optimizers=optimizers),
-        )
+        traces = plain.traces[0], replace(plain.traces[1], optimizers=optimizers, parts=[(0, 0), (STEP - 1, 0)])
         new = hint("script-new-optimizer", optimizer="Adam")
         assert hints(located(other), replace(plain, traces=traces)) == [new] * said
 
@@ -328,10 +325,13 @@ def test_the_same_loss_that_is_given_other_values_has_other_labels_and_accuses_n
 ) -> None:
     labels = linear_step().arrays(STEP, "targets")[0].astype(np.float64)
     other = with_values("targets", labels + off, factor=2.0)
-    events = [replace(each, info={**each.info, "loss": loss}) for each in other.steps[STEP]]
+    events = [replace(each, info={**each.info, "configuration": {"name": loss}}) for each in other.steps[STEP]]
     other = replace(other, steps={**other.steps, STEP: events})
     right = with_values("targets", labels)
-    right = replace(right, steps={STEP: [replace(each, info={**each.info, "loss": "a"}) for each in right.steps[STEP]]})
+    right = replace(
+        right,
+        steps={STEP: [replace(each, info={**each.info, "configuration": {"name": "a"}}) for each in right.steps[STEP]]},
+    )
     found = locate(right, other, [TWIN], STEP, NAMES)
     assert found.stage == stage
     assert name_causes(found, sides(other)) == []
@@ -420,6 +420,31 @@ def test_labels_with_other_names_are_not_shuffled() -> None:
         found = located(other)
         assert (found.stage, found.where) == ("examples", "labels")
         assert [each.id for each in name_causes(found, sides(other))] == causes
+
+
+@pytest.mark.parametrize(
+    ("loss", "configuration", "stage"),
+    [
+        ("LossFunctionWrapper", {"name": "mse"}, "examples"),  # as compile(loss="mse") makes it
+        ("Own", {}, "loss"),
+        ("MeanSquaredError", {"name": "mean_squared_error", "label_smoothing": 0.1}, "loss"),
+    ],
+)
+def test_labels_with_other_values_are_others_whatever_the_loss_that_gets_them_is_called(
+    loss: str, configuration: dict[str, Any], stage: str
+) -> None:
+    other = linear_step(factor=1.1)
+    (given,) = (each for each in other.steps[STEP] if each.kind == "targets")
+    labels = 2 * given.arrays[0] + 1
+    info = {**given.info, "loss": loss, "configuration": configuration}
+    new = replace(given, info=info, arrays=[labels, given.arrays[1]], rows=tuple(row_hashes([labels])))
+    other.steps[STEP][other.steps[STEP].index(given)] = new
+    found = located(other)
+    assert found.stage == stage
+    examples = found.of("examples")
+    if stage == "examples" and examples is not None:
+        shown = examples.where, examples.reference, examples.candidate
+        assert shown == ("labels", "0 to 2, mean 0.875", "1 to 5, mean 2.75")
 
 
 def test_calls_that_only_one_side_makes_are_a_hint_where_examples_differ() -> None:

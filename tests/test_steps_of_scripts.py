@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,24 @@ def eager(function: Callable[..., Any]) -> Any:
     return function
 
 
-def drawn(way: Callable[..., Any], *, besides: bool = False) -> list[list[float]]:
+def normal_and_uniform(x: Any) -> Sequence[Any]:
+    return tf.random.normal(tf.shape(x)), tf.random.uniform((2,), 1.0, 2.0)
+
+
+def dropped(x: Any) -> Sequence[Any]:
+    return [tf.nn.dropout(tf.ones((32, tf.shape(x)[0])), 0.5)]
+
+
+def drawn(
+    way: Callable[..., Any], *, besides: bool = False, of: Callable[[Any], Sequence[Any]] = normal_and_uniform
+) -> list[list[float]]:
     """The random numbers that each of three steps draws; the last one's shape has its function traced once more."""
     numbers = []
     with watched(own=WITH_SEEDS):
         weights, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.1)
 
         def step(x: Any) -> Any:
-            noise = tf.random.normal(tf.shape(x)), tf.random.uniform((2,), 1.0, 2.0)
+            noise = of(x)
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(weights) * tf.reduce_sum(noise[0])
             optimizer.apply(tape.gradient(loss, [weights]), [weights])
@@ -53,6 +63,12 @@ def test_random_numbers_of_a_step_are_the_same_in_a_graph_and_in_an_eager_loop(t
     assert drawn(in_graph, besides=True) == first, "not moved by what is drawn between steps"
     flat = [number for numbers in first for number in numbers]
     assert len(set(flat)) == len(flat), "and none twice"
+
+
+def test_what_tensorflow_drops_is_the_same_in_a_graph_and_in_an_eager_loop(tensorflow: Any) -> None:
+    first, second, short = drawn(in_graph, of=dropped)
+    assert drawn(eager, of=dropped) == [first, second, short]
+    assert first != second and {*first, *second, *short} == {0.0, 2.0}
 
 
 def test_random_numbers_of_a_data_set_are_its_own(tensorflow: Any) -> None:

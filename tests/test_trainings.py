@@ -20,6 +20,8 @@ import tensorflow as tf
 from keras import layers
 from rich.console import Console
 
+import compare
+from compare.app import scripts_close_ups, scripts_session
 from compare.app.script_pairs import (
     begin_equal,
     changed_apart,
@@ -31,7 +33,7 @@ from compare.app.script_pairs import (
 )
 from compare.app.script_runs import write_records
 from compare.app.scripts import _continuations, _cut, _further
-from compare.app.scripts_close_ups import CloseUps, goes_on
+from compare.app.scripts_close_ups import CloseUps, Departure, goes_on
 from compare.app.scripts_explain import _checked, _departure, _not_repeated, _say_which_settings_do_nothing
 from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
@@ -52,7 +54,7 @@ from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event, read_close_up
 from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
 from compare.watch.stages import StageObserver, _depends_on_training, _Replica
-from compare.watch.trace import ENOUGH, UNTRAINED, Trace, TraceWriter, configuration_of, read_traces
+from compare.watch.trace import ENOUGH, UNTRAINED, Trace, TraceWriter, configuration_of, read_traces, steps_made
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 X = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
@@ -135,11 +137,37 @@ def test_trainings_that_are_not_compared_are_said(tmp_path: Path) -> None:
     only_four = "a also trains model-4, model-5: only its first 4 trainings can be compared"
     assert _further(["a"], [run]) == [only_four]
     models = [SimpleNamespace(traces=[SimpleNamespace(last=3)])]
-    session: Any = SimpleNamespace(alone=False, options=SimpleNamespace(max_steps=3), models=models)
+    session: Any = SimpleNamespace(alone=False, options=SimpleNamespace(max_steps=3), models=models, stopped=False)
     first = "only the first 3 steps are compared (--max-steps)"
     assert _cut(session, [run]) == [first]
     (tmp_path / ENOUGH).touch()
     assert _cut(session, [run]) == [f"{first}, and no training that begins after them"]
+    models[0].traces[0].last, session.stopped = 2, True
+    assert _cut(session, [run]) == ["the scripts were ended where their weights differ (--stop-at-difference)"]
+
+
+@pytest.mark.parametrize(("gap", "stopped"), [(0.0, False), (1e-7, False), (1e-3, True)])
+def test_scripts_are_stopped_where_a_step_of_both_differs_by_more_than_rounding(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gap: float, stopped: bool
+) -> None:
+    """One of which makes two steps in each call."""
+
+    def trace(steps: Sequence[int], gap: float) -> Trace:
+        rows = np.zeros(len(steps), step_dtype(1, 1))
+        rows["step"] = steps
+        rows["projections"] = (1.0 + np.array(steps) + gap * (np.array(steps) > 0))[:, None, None]
+        rows["hashes"] = rows["projections"][:, :, :1].view(np.uint64)
+        return Trace((Variable("w", (), "float32"),), 1, rows, trained=[0], began=1, ended=1)
+
+    traces = iter([[trace([0, 2, 4], 0.0)], [trace([0, 1, 2, 3], gap)]])
+    monkeypatch.setattr(scripts_session, "read_traces", lambda folder: next(traces))
+    session: Any = SimpleNamespace(options=SimpleNamespace(stop_at_difference=True, max_steps=9))
+    runs: Any = [SimpleNamespace(folder=tmp_path, status=status) for status in (None, 0)]
+    assert scripts_session._to_be_stopped(session, runs) == stopped
+    ended: Any = [SimpleNamespace(status=0)] * 2
+    assert not scripts_session._to_be_stopped(session, ended), "there is nothing to stop"
+    one, two = [trace([0, 2, 4, 6], 0.0)], [trace([0, 1, 2, 3, 4, 5], gap)]
+    assert [(a.last, b.last) for a, b in paired_models([one, two], 0)] == [(4, 4)], "up to the last step of both"
 
 
 def only(traces: Sequence[Trace]) -> Trace:
@@ -274,6 +302,50 @@ def test_one_optimizer_that_is_applied_to_each_part_of_the_weights_makes_one_ste
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-5, atol=1e-5)
 
 
+def test_what_fit_does_not_take_is_an_error_of_fit(watch: Watch) -> None:
+    with pytest.raises(TypeError, match=r"fit\(\) got an unexpected keyword argument 'workers'"):
+        watch(lambda: make().fit(X, Y, workers=4))
+
+
+def test_a_trace_is_read_once_while_it_does_not_change(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch(partial(by_hand, make()))
+    assert steps_made(tmp_path / "0", 0) == len(BATCHES) + 1
+    monkeypatch.setattr("compare.watch.trace.pickle.loads", None)
+    assert steps_made(tmp_path / "0", 0) == len(BATCHES) + 1
+    assert steps_made(tmp_path / "0", 1) == 0, "which there is not"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_epochs_that_a_script_reports_may_count_from_0(watch: Watch, first: int) -> None:
+    def script() -> None:
+        model = make()
+        for epoch in range(2):
+            by_hand(model)
+            compare.report(first + epoch, loss=epoch)
+
+    reported = [(each.epoch, each.value) for each in only(watch(script)).reported if each.name == "loss"]
+    assert reported == [(1, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("kind", [keras.optimizers.SGD, keras.optimizers.Adam])
+def test_an_optimizer_that_is_made_for_each_step_makes_as_many(watch: Watch, kind: Any) -> None:
+    def script(anew: bool) -> None:
+        model, optimizer = make(), kind(0.01)
+        for x, y in BATCHES:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+            optimizer = kind(0.01) if anew else optimizer
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    ((one, two),) = compared(watch(partial(script, False)), watch(partial(script, True)))
+    assert one.last == two.last == len(BATCHES)
+    assert (one.parts, two.parts) == ([(0, 0)], [(0, 0), (1, 0), (2, 0)])
+    same = (one.steps["hashes"] == two.steps["hashes"]).all(axis=(1, 2)).tolist()
+    assert same == [True, True, *([kind is keras.optimizers.SGD] * 2)], "which has no slots"
+
+
 @pytest.mark.parametrize("inside", [True, False], ids=["train_step", "loop"])
 def test_an_optimizer_of_two_models_beside_that_of_a_third_trains_those_two(watch: Watch, inside: bool) -> None:
     """Also where a model has all three, as one with a train_step of its own."""
@@ -348,6 +420,8 @@ def test_parts_of_the_weights_that_are_trained_one_after_the_other_have_steps_of
         (lambda y, out: out - tf.squeeze(y), True),
         (lambda y, out: tf.math.squared_difference(y[:, 0], out), True),
         (lambda y, out: y - out, False),
+        (lambda y, out: out[:, 0] - out, False),  # of scores that are ranked
+        (lambda y, out: tf.squeeze(y, 1)[:, None] - tf.squeeze(y) + out, False),
     ],
 )
 def test_a_difference_of_all_pairs_is_seen_in_a_loss(
@@ -457,6 +531,24 @@ def test_data_shuffled_by_one_seed_are_no_data_that_are_shuffled_apart(
 
     watch(script)
     assert found == [together]
+
+
+def test_data_that_are_shuffled_apart_have_one_order_whenever_they_are_zipped(watch: Watch) -> None:
+    """A loop may zip them for each epoch, and fit once."""
+    found: list[list[Any]] = []
+
+    def script() -> None:
+        with undone():
+            _leave_out_shuffles()
+            parts = [tf.data.Dataset.range(48).shuffle(48) for _ in range(2)]
+            once = tf.data.Dataset.zip(tuple(parts))
+            for data in (once, once, tf.data.Dataset.zip(tuple(parts))):
+                found.append(list(data.as_numpy_iterator()))
+            by_hand(make())
+
+    watch(script)
+    assert found[0] == found[1] == found[2]
+    assert any(one != other for one, other in found[0])
 
 
 @pytest.mark.parametrize("graph", [True, False])
@@ -737,22 +829,48 @@ def test_a_reference_that_begins_otherwise_when_it_is_run_again_has_no_verdict(
     assert with_located(alike, replace(of_check, training=replace(of_check.training, reason=""))) == alike
 
 
+@pytest.mark.parametrize(("begins", "known"), [(1, True), (2, False)])
+def test_what_a_script_does_that_begins_otherwise_when_it_is_run_again_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, begins: int, known: bool
+) -> None:
+    """Such as one that goes on with the checkpoint that it has saved itself."""
+
+    def trace(value: int) -> Trace:
+        rows = np.zeros(1, step_dtype(1, 1))
+        rows["hashes"] = value
+        return Trace((Variable("w", (), "float32"),), 1, rows)
+
+    again, folders = iter([1, begins]), iter("ab")
+    for name, function in {
+        "run_scripts": lambda *given: [SimpleNamespace(folder=tmp_path)] * 2,
+        "failure_of": lambda run: "",
+        "read_traces": lambda folder: [trace(next(again))],
+    }.items():
+        monkeypatch.setattr(scripts_close_ups, name, function)
+    session: Any = SimpleNamespace(alone=False, sides=[0, 1], names=["fit", "loop"], console=Console(quiet=True))
+    session.settings = lambda side: Settings("", "", str(tmp_path / next(folders)), "")
+    model = SimpleNamespace(traces=(trace(1), trace(1)), seen=lambda side, run: CloseUp({1: []}))
+    departure: Any = SimpleNamespace(step=1, end=3, noise=None, model=model)
+    (close,) = scripts_close_ups.close_ups(session, [departure])
+    assert close.seen[0] is not None and (close.seen[1] is not None) == known
+    assert [bool(error) for error in close.errors] == [False, not known]
+
+
 @pytest.mark.parametrize(
-    ("gap", "stage", "told"), [(11.0, "loss", True), (0.01, "loss", False), (11.0, "update", False)]
+    ("loss", "gradients", "stage", "apart"),
+    [(0.9, 0.9, "loss", True), (0.9, 0.01, "loss", False), (0.01, 0.9, "loss", False), (0.9, 0.9, "update", False)],
 )
-def test_a_loss_that_updates_hide_is_told_where_weights_are_alike(gap: float, stage: str, told: bool) -> None:
-    saved: dict[str, Any] = {}
-    run = SimpleNamespace(notes=[], save=lambda **given: saved.update(given))
-    session: Any = SimpleNamespace(run=run, console=Console(quiet=True))
+def test_another_loss_is_a_difference_that_updates_hide_where_weights_are_alike(
+    loss: float, gradients: float, stage: str, apart: bool
+) -> None:
     alike = SimpleNamespace(training=Training("alike", None, None, 4))
     pair: Any = SimpleNamespace(noise_start=None, compared=lambda twins: alike)
     model: Any = SimpleNamespace(lengths=(4, 4), names=("fit", "loop"))
-    located = Located(1, stage, stages=[StageValues("loss", gap, 1e-6, "0.5", "6")])
-    early: Any = SimpleNamespace(repeats=True, located=located, departure=SimpleNamespace(step=1))
-    assert _departure(session, pair, model, early) is None
-    assert [note.startswith("the loss of step 1 is 0.5 in fit and 6 in loop") for note in saved.get("notes", [])] == (
-        [True] * told
-    )
+    located = Located(1, stage, stages=[StageValues("loss", loss, 1e-6), StageValues("gradients", gradients, 1e-6)])
+    of_rounding = Departure(1, (1, 1), pair, model)
+    early: Any = SimpleNamespace(repeats=True, located=located, departure=of_rounding)
+    found = _departure(SimpleNamespace(), pair, model, early)
+    assert found == (replace(of_rounding, start=None) if apart else None)
 
 
 def test_variables_that_the_graph_of_the_first_step_makes_have_initial_values(watch: Watch) -> None:

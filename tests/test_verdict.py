@@ -285,15 +285,15 @@ def test_replicas_that_part_from_each_other_alike_on_both_sides_are_identical(tr
 def test_models_of_other_shapes_are_different_from_the_start(train: Train) -> None:
     other = Variable("dense/kernel", (4, 1), "float32")
     for variables, told in [
-        ((other, BIAS), "only fit has dense/kernel [2, 2]; only loop has dense/kernel [4, 1]"),
-        ((KERNEL,), "only fit has dense/bias [2]"),
+        ((other, BIAS), "only that of fit has dense/kernel [2, 2]; only that of loop has dense/kernel [4, 1]"),
+        ((KERNEL,), "only that of fit has dense/bias [2]"),
         ((BIAS, KERNEL), "they have them in another order"),
     ]:
         training = compare_records(train("fit"), train(model=variables)).training
         assert (training.verdict, training.first_difference) == ("different", Difference(1, 0))
-        assert (training.max_weight_gap, training.reason) == (None, f"the models have different weights: {told}")
+        assert (training.max_weight_gap, training.reason) == (None, f"they train models with different weights: {told}")
     recorded = compare_records(train("fit"), train("fit", model=(KERNEL,)), "an/older/run").training
-    assert recorded.reason.endswith("only the recorded run has dense/bias [2]")
+    assert recorded.reason.endswith("only that of the recorded run has dense/bias [2]")
 
 
 def test_what_variables_are_called_does_not_matter(train: Train) -> None:

@@ -114,8 +114,9 @@ def _train(session: ScriptsSession) -> None:
     if not session.interrupted:
         _refuse_failed(session, names, runs)
     traces = [read_traces(run.folder) for run in runs]
-    paired = paired_models(traces, session.options.max_steps) or _copies(session, traces)
-    if session.interrupted:  # else a script that had no time to leave its last weights would differ
+    # Scripts that were stopped are compared up to the last step that both have.
+    paired = paired_models(traces, 0 if session.stopped else session.options.max_steps) or _copies(session, traces)
+    if session.ended:  # else a script that had no time to leave its last weights would differ
         paired = [pair for pair in paired if not pair[0].state]
     if not paired:
         if session.interrupted:
@@ -138,7 +139,6 @@ def _train(session: ScriptsSession) -> None:
         ends = EpochEnds.of(*pair) or (epochs if same and pair[0].state in ("", LEFT) else EpochEnds())
         session.models.append(ModelPair((one, other), pair, ends))
     shown = _write_records(session)
-    unknown_ends = _unknown_ends(session.models[0]) if shown else []
     models = session.models
     several = [list(each.names) for each in models[1:]]
     session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
@@ -147,14 +147,14 @@ def _train(session: ScriptsSession) -> None:
     session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs))]
     if session.alone:
         session.left_out += further_trainings(session.names[0], traces[0], paired)
-    elif not session.interrupted:  # else the other side may have been about to do the same
+    elif not session.ended:  # else the other side may have been about to do the same
         session.left_over = left_over(session.names, traces, paired)
         unknown[f"other trainings of {session.names[1]}"] = [*session.left_over, *further]
         unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired)
         unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
-    notes = [*environments, *unknown_ends, *_cut(session, runs)]
+    notes = [*environments, *(_unknown_ends(session.models[0]) if shown else ()), *_cut(session, runs)]
     session.run.save(notes=[*commits, *notes, *session.left_over, *session.left_out], unpaired=unpaired or None)
     for text in notes:
         tell(session.console, f"Note: {text}")
@@ -169,7 +169,7 @@ def _write_records(session: ScriptsSession) -> bool:
         like = (first if first.epochs or not second.epochs else second) if model is session.models[0] else None
         for name, trace in zip(model.names, model.traces, strict=True):
             # A training that was interrupted has ended no epoch of which nothing is known.
-            epochs = model.epochs if session.interrupted else model.epochs.or_whole(trace)
+            epochs = model.epochs if session.ended else model.epochs.or_whole(trace)
             shown |= write_records(session.folder, name, trace, epochs, like, metrics)
     return shown
 
@@ -182,12 +182,13 @@ def _unknown_ends(model: ModelPair) -> list[str]:
 
 
 def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
-    """That no script was watched for longer, as a sentence, if one would have gone on."""
+    """That no script was watched for longer, as sentences, if one would have gone on."""
     most = session.options.max_steps
     cut = any(trace.last >= most for model in session.models for trace in model.traces)
     ended = not session.alone and any((run.folder / ENOUGH).exists() for run in runs)
     later = ", and no training that begins after them" if ended else ""
-    return [f"only the first {most:,} steps are compared (--max-steps){later}"] if cut else []
+    stopped = ["the scripts were ended where their weights differ (--stop-at-difference)"] if session.stopped else []
+    return stopped + ([f"only the first {most:,} steps are compared (--max-steps){later}"] if cut else [])
 
 
 def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:

@@ -26,7 +26,7 @@ from compare.check.stages import (
     relative_gap,
     updates_otherwise,
 )
-from compare.records import INITIAL, Place
+from compare.records import INITIAL, Place, in_time
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
 from compare.verdict.judge import Pair
@@ -36,6 +36,8 @@ from compare.watch.trace import Trace, read_traces
 
 NEAR, TINY = 0.1, 1e-6
 """How far apart what a run and its noise twin begin with may be, relative to the larger norm, or to a tiny one."""
+OTHER_BEGINNING = "it begins with other weights, as of a checkpoint that it has saved itself, which is to be removed"
+"""Why nothing is known of the steps of a script that was run again."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,8 @@ def look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPai
         place = (first.epoch, first.step) if lost and first is not None and first.step is not None else start
         if place is None or model.traces[0].state:
             continue
-        if rounding.unlikely(pair.reference, pair.candidate, place):
+        sides = (each.at(np.array([in_time(place)]))["projections"] for each in (pair.reference, pair.candidate))
+        if rounding.unlikely(*sides):
             begin.append(Departure(model.epochs.step(place), start, pair, model))
     return {each.departure.name: each for each in close_ups(session, [each for each in begin if each.step > INITIAL])}
 
@@ -270,12 +273,12 @@ def close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[
     runs = run_scripts(session, settings, shown)
     first, second = runs[0], runs[session.sides[-1]]  # one script that trains twice has both
     twins = dict(zip(begins, runs[len(session.sides) :], strict=True))
-    initial = {trace.number: trace.initial for trace in read_traces(first.folder)}
+    initial = [{trace.number: trace.initial for trace in read_traces(run.folder)} for run in (first, second)]
 
-    def begins_again(reference: Trace) -> bool:
-        """Whether the reference begins with the same weights as it did when it was run first."""
-        again = initial.get(reference.number)
-        before = None if reference.order or reference.still else reference.initial
+    def begins_again(side: int, trace: Trace) -> bool:
+        """Whether a script begins with the same weights as it did when it was run first."""
+        again = initial[side].get(trace.number)
+        before = None if trace.order or trace.still else trace.initial
         return again is None or before is None or np.array_equal(again, before)
 
     found = []
@@ -283,7 +286,9 @@ def close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[
         model, twin = each.model, None if each.noise is None else twins[each.noise]
         noisy = [] if twin is None else [close for close in [model.seen(0, twin)] if close is not None]
         both, errors = (model.seen(0, first), model.seen(1, second)), (failure_of(first), failure_of(second))
-        again = begins_again(model.traces[0])
+        if not begins_again(1, model.traces[1]):
+            both, errors = (both[0], None), (errors[0], OTHER_BEGINNING)
+        again = begins_again(0, model.traces[0])
         found.append(CloseUps(each, both, errors, noisy, twin.folder if twin else None, again).in_one_scale())
     return found
 

@@ -28,6 +28,7 @@ from compare.check.causes.reporting import never_reset, other_metrics
 from compare.check.judge_recorded import hints, name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
+from compare.check.recorded import same
 from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
@@ -37,7 +38,7 @@ from compare.check.recorded_numbers import (
     validation_by_epoch,
 )
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, INPUTS, LOSS, PREDICTIONS, STATE, Located
+from compare.check.stages import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, Located
 from compare.check.used import used_by
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
@@ -118,12 +119,9 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: Clo
         return Departure(model.epochs.step(place), start, pair, model)
     if len(set(model.lengths)) > 1:
         return Departure(min(model.lengths) + 1, start, pair, model)
-    loss = early.located.of(LOSS) if early is not None else None
-    if early is not None and loss is not None and early.located.stage == LOSS and (loss.gap or 0.0) > NEAR:
-        both = f"{loss.reference} in {model.names[0]} and {loss.candidate} in {model.names[1]}"
-        _note(
-            session, f"the loss of step {early.departure.step:,} is {both}, from the same predictions: Adam may hide it"
-        )
+    made = early.located.stages if early is not None and early.located.stage == LOSS else ()
+    if early is not None and made and all((each.gap or 0) > NEAR for each in made if each.stage in (LOSS, GRADIENTS)):
+        return replace(early.departure, start=None)  # rounding is not what makes another loss, which Adam only hides
     return None
 
 
@@ -282,9 +280,12 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     seen: CloseUp | None = None
     ends = model.epochs.ends or (model.traces[1].last,)
     different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
+    reported = reported_by_both(pair.reference, pair.candidate)
+    # A sum over many batches may round as much, but another mean of them is not hidden by that.
+    near = {name for _, name, a, b in reported if name.removeprefix("val_") == "loss" and not same(a, b)}
     metrics = other_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
     causes = name_reporting(pair.reference, pair.candidate, used=used, metrics=metrics)
-    unexplained = different.difference(*(cause.metrics for cause in (*causes, *of_reference)))
+    unexplained = (different | near).difference(*(cause.metrics for cause in (*causes, *of_reference)))
     if unexplained and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
         (seen,) = seen_losses(session, model)
@@ -292,7 +293,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
             of_losses = losses, validation, used.seeing(seen.divided)
             causes = name_reporting(pair.reference, pair.candidate, *of_losses, metrics)
-            if left := unexplained.difference(*(cause.metrics for cause in causes)):
+            if left := (unexplained & different).difference(*(cause.metrics for cause in causes)):
                 evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
     return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *of_reference], evidence)
 

@@ -17,6 +17,7 @@ from compare.naming import log_name
 from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
+from compare.verdict.rounding import unlikely
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Settings
@@ -58,6 +59,7 @@ class ScriptsSession:
         scripts: what runs on each side, or the one script that trains twice.
         first: whether the scripts run for the first time, in which their trainings are recorded.
         interrupted: whether that was interrupted; what they trained until then can be compared.
+        stopped: whether they were ended where their weights were seen to differ.
         left_over: what only one of them trains.
         left_out: what else only one of them has in a training that both make.
         twins: where noise twins of the reference are, by the step before which their noise begins, and their number.
@@ -77,7 +79,13 @@ class ScriptsSession:
     twins: dict[tuple[int, int], Path] = field(default_factory=dict)
     first: bool = True
     interrupted: bool = False
+    stopped: bool = False
     started: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the scripts were ended before they had done all that they would have."""
+        return self.interrupted or self.stopped
 
     @property
     def alone(self) -> bool:
@@ -141,7 +149,8 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
                     printed[log] += _print_new(name, log, printed[log], session.console)
             unseen = any(left_by(run, UNSEEN) for run in runs)
             failed = first and any(run.status is not None and failure_of(run) for run in runs)
-            if unseen or failed or (first and session.options.stop_at_difference and _differ_so_far(session, runs)):
+            session.stopped = session.stopped or (first and _to_be_stopped(session, runs))
+            if unseen or failed or session.stopped:
                 session.runner.end(runs)
 
         try:
@@ -164,11 +173,13 @@ def _print_new(name: str, log: Path, begin: int, console: Console) -> int:
     return len(new)
 
 
-def _differ_so_far(session: ScriptsSession, runs: Sequence[ScriptRun]) -> bool:
-    """Whether a step of the trainings that are running differs."""
-    for sides in paired_models([read_traces(run.folder) for run in runs], session.options.max_steps):
-        a, b = (trace.steps["hashes"][trace.steps["step"] > 0] for trace in sides)
-        common = min(len(a), len(b))
-        if a.shape[1:] != b.shape[1:] or not np.array_equal(a[:common], b[:common]):
+def _to_be_stopped(session: ScriptsSession, runs: Sequence[ScriptRun]) -> bool:
+    """Whether scripts are to end where they differ, and after a step that both have, rounding will not explain it."""
+    if not session.options.stop_at_difference or all(run.status is not None for run in runs):
+        return False
+    for first, second in paired_models([read_traces(run.folder) for run in runs], session.options.max_steps):
+        _, *rows = np.intersect1d(first.steps["step"], second.steps["step"], return_indices=True)
+        a, b = (trace.steps["projections"][each] for trace, each in zip((first, second), rows, strict=True))
+        if unlikely(a, b):
             return True
     return False

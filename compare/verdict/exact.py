@@ -91,7 +91,7 @@ def _weights_alone(reference: Record, candidate: Record) -> str:
     for side, own, other in zip(sides, (reference, candidate), (candidate, reference), strict=True):
         alone = without_counterpart(own.variables, other.variables)
         names = [f"{variable.name} {list(variable.shape)}" for variable in alone]
-        told += [f"only {side} has {some(names)}"] if names else []
+        told += [f"only that of {side} has {some(names)}"] if names else []
     return "; ".join(told) or "they have them in another order"
 
 
@@ -101,7 +101,7 @@ def _compare_weights(reference: Record, candidate: Record) -> Training:
         reason = "neither trainer changed any weight" if known else "the weights were recorded once only"
         return Training(INCONCLUSIVE, None, None, 0, reason=reason)
     if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
-        reason = f"the models have different weights: {_weights_alone(reference, candidate)}"
+        reason = f"they train models with different weights: {_weights_alone(reference, candidate)}"
         return Training(DIFFERENT, None, Difference(1, 0), 0, reason=reason)
     expected, actual = reference.keys, candidate.keys
     if not (has_steps(expected) and has_steps(actual)):  # one side does not report its steps

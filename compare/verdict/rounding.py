@@ -243,7 +243,6 @@ def wanted_twins(
         count += at_a_time
 
 
-def unlikely(reference: Record, candidate: Record, place: Place) -> bool:
-    """Whether weights are so far apart at a place that rounding, which has just begun, will not explain it."""
-    a, b = (side.at(np.array([in_time(place)]))["projections"] for side in (reference, candidate))
+def unlikely(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether weights, given by projections, are so far apart that rounding that has just begun does not explain it."""
     return bool((total_norm(a, b) > UNLIKELY * total_norm(a)).any())

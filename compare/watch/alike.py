@@ -80,10 +80,11 @@ def _leave_out_shuffles() -> None:
     """Makes ``Dataset.shuffle`` do nothing, unless that would hide that two data sets are shuffled apart and zipped."""
 
     def shuffle(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
-        same = copy(dataset)
-        same._shuffle_left_out = lambda later: original(later, *args, **options)
-        given = by_name(original, dataset, args, options)
-        same._shuffled_by = given.get("buffer_size"), given.get("seed")
+        same, given = copy(dataset), by_name(original, dataset, args, options)
+        size = given.get("buffer_size")
+        # In one order, whether they are zipped once or for each epoch.
+        same._shuffle_left_out = lambda later: original(later, size, seed=0, reshuffle_each_iteration=False)
+        same._shuffled_by = size, given.get("seed")
         return same
 
     def derive(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:

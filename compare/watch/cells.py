@@ -35,6 +35,6 @@ def citing_cells(text: str, notebook: str, source: str) -> str:
 def place_in_cells(line: int, notebook: str, source: str) -> tuple[str, int]:
     """The cell of a line of a notebook's Python file, and the line in that cell."""
     lines = Path(source).read_text(encoding="utf-8").splitlines()
-    marks = [number for number, text in enumerate(lines, start=1) if text.startswith(MARK)]
+    marks = [number for number, text in enumerate(lines, start=1) if re.fullmatch(rf"{MARK}\d+", text)]
     cell = bisect.bisect_left(marks, line)
     return (f"{notebook}, cell {cell}", line - marks[cell - 1]) if cell else (notebook, line)

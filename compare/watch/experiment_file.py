@@ -36,6 +36,7 @@ experiment = compare.Experiment(
     build_loss=build_loss,
     build_optimizer=build_optimizer,
     build_metrics=build_metrics,
+    class_weight={class_weight!r},
 )
 '''
 DATA = """
@@ -78,7 +79,10 @@ def write_experiment(path: Path, script: str, model: Any, fit: Mapping[str, Any]
     """Writes the file, and the arrays given to fit beside it, from the arguments of ``fit`` by name."""
     names = _in_string(Path(script).name)
     metrics = getattr(getattr(model, "_compile_metrics", None), "metrics", None) or []
-    loss = keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss
+    loss = model.loss
+    if isinstance(loss, str):  # that of the class which computes the function, since an experiment has an object
+        function = keras.losses.get(loss).__name__.replace("_", "")
+        loss = next((each() for name, each in vars(keras.losses).items() if name.lower() == function), loss)
     definitions = [
         _data(path, fit),
         _object("build_model", "the model", model, names),
@@ -87,8 +91,9 @@ def write_experiment(path: Path, script: str, model: Any, fit: Mapping[str, Any]
         METRICS.format(configuration=pformat([each for each in map(_plain, metrics) if each is not None], width=110)),
     ]
     text = TEMPLATE.format(
-        script=names, name=_in_string(shlex.quote(path.name)), stem=path.stem, definitions="".join(definitions)
-    )
+        script=names, name=_in_string(shlex.quote(path.name)), stem=path.stem, definitions="".join(definitions),
+        class_weight=fit.get("class_weight"),
+    )  # fmt: skip
     path.write_text(text, encoding="utf-8")
 
 

@@ -33,7 +33,7 @@ from compare.user_errors import line_now, line_that_made
 from compare.watch.alike import InitialWeights, mark_of, strategy_of, value_of, weights_of
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.settings import SEEDS, Detail, Nudge
-from compare.watch.trace import APART, INSIDE, LEFT, MADE_AT, TraceWriter
+from compare.watch.trace import APART, INSIDE, LEFT, MADE_AFTER, MADE_AT, TraceWriter
 from compare.watch.training import ByHand, Training
 from compare.watch.trainings import Trainings
 from compare.watch.under_way import Here, eagerly, is_replica
@@ -262,6 +262,7 @@ class Observer:
                     patch(cls, name, watch)
         original(optimizer, *args, **options)
         object.__setattr__(optimizer, MADE_AT, self.line())
+        object.__setattr__(optimizer, MADE_AFTER, self._moment)
 
     @_called_as_it_is
     def _apply_pairs(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
@@ -503,7 +504,7 @@ class Observer:
         """Writes the weights after a step, and the optimizers that are used for the first time."""
         if self.writer is None or training.fingerprint is None:
             return
-        for optimizer in training.optimizers:
+        for optimizer in [count.optimizer for count in training.counts.values() if count.made()]:
             if not any(optimizer is each for each in training.described):
                 self.writer.optimizer(training.number, optimizer, own=not is_keras(type(optimizer)))
                 training.described.append(optimizer)

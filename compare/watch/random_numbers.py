@@ -22,8 +22,9 @@ STATELESS = {
     "normal": tf.random.stateless_normal,
     "truncated_normal": tf.random.stateless_truncated_normal,
     "uniform": tf.random.stateless_uniform,
+    "dropout": tf.nn.experimental.stateless_dropout,
 }
-"""What draws the numbers of a function of ``tf.random``, by its name."""
+"""What draws the numbers of a function of ``tf.random`` or ``tf.nn``, by its name."""
 
 
 class RandomNumbers:
@@ -38,8 +39,8 @@ class RandomNumbers:
 
     def take_over(self) -> None:
         """Patches TensorFlow in this process."""
-        for module in TF_RANDOM:
-            for name in STATELESS:
+        for name in STATELESS:
+            for module in TF_RANDOM if name != "dropout" else (tf.nn, tf.compat.v2.nn):
                 patch(module, name, partial(self._draw, name))
         if RandomGenerator is not None:
             patch(RandomGenerator, "__init__", self._make_generator)
@@ -78,8 +79,7 @@ class RandomNumbers:
         if place is None:
             place = self._place = eagerly(lambda: tf.Variable([0, 0], dtype=tf.int32, trainable=False))
         seed = tf.convert_to_tensor(place.assign_add([0, 1]))
-        settings = {key: value for key, value in given.items() if key not in ("shape", "seed", "name")}
-        return STATELESS[name](given["shape"], seed, **settings)
+        return STATELESS[name](**{key: value for key, value in given.items() if key != "name"} | {"seed": seed})
 
     def call(self) -> None:
         """The script calls a function that may make steps."""

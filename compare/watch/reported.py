@@ -224,10 +224,14 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
             entry = Reported(training.steps, name, kind, number, epoch, **of_metric, line=observer.line())
             writer.content(training.number)["reported"].append(entry)
 
-    def given(original: Any, epoch: int = 0, **numbers: Any) -> None:
+    first = 1
+
+    def given(original: Any, epoch: int | None = None, **numbers: Any) -> None:
+        nonlocal first
+        first = first if epoch is None else min(first, int(epoch))  # which may be 0
         for name, value in numbers.items():
             if (training := observer.reporting) is not None:
-                report(training, name, "", value, int(epoch))
+                report(training, name, "", value, 0 if epoch is None else int(epoch) + 1 - first)
 
     patch(keras.metrics.Metric, "__init__", metrics.init)
     patch(keras.metrics.Metric, "__call__", metrics.called.call)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 DIFFERENCES = ("Sub", "SquaredDifference")
 """The operations of TensorFlow by which a loss compares labels with predictions."""
+RESHAPING = ("ExpandDims", "Identity", "Reshape", "Squeeze", "StridedSlice")
+"""Those that change no numbers."""
 
 
 def is_column(values: Any) -> bool:
@@ -17,11 +20,24 @@ def is_column(values: Any) -> bool:
 
 
 def are_pairs(one: Any, other: Any) -> bool:
-    """Whether the shapes of two arrays are [n] and [n, 1], so that their difference is [n, n]."""
+    """Whether the shapes of two arrays are [n] and [n, 1], so that their difference is [n, n], which nobody meant.
+
+    That of the same numbers, as of scores that are ranked, is meant.
+    """
     shapes = [tf.TensorShape(getattr(each, "shape", ())) for each in (one, other)]
     few, many = sorted(shapes, key=lambda shape: shape.rank or 0)
     columns = few.rank == 1 and many.rank == 2 and many[1] == 1
-    return bool(columns and few[0] != 1 and few.is_compatible_with(many[:1]))
+    paired = bool(columns and few[0] != 1 and few.is_compatible_with(many[:1]))
+    if paired and tf.executing_eagerly():
+        return not np.array_equal(np.ravel(one), np.ravel(other))
+    return paired and _source(one) != _source(other)
+
+
+def _source(tensor: Any) -> tuple[Any, int]:
+    """What makes the numbers of a tensor of a graph, whatever shape they have since."""
+    while tensor.op.type in RESHAPING:
+        tensor = tensor.op.inputs[0]
+    return tensor.op, tensor.value_index
 
 
 def of_pairs(losses: Sequence[Any]) -> bool:

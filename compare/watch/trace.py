@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,6 +44,8 @@ ENVIRONMENT = "environment"
 """The file with what the script ran in, by name."""
 MADE_AT = "_made_at"
 """The attribute of an optimizer with the script's line that made it."""
+MADE_AFTER = "_made_after"
+"""The attribute of an optimizer with the number of steps that the script had made by then."""
 OTHERS = "others"
 """The file with the names of other libraries that the script has imported, or asked for."""
 
@@ -418,12 +421,18 @@ def _plain_attributes(thing: Any) -> dict[str, Any]:
 
 def steps_made(folder: Path, number: int) -> int:
     """The number of optimizer steps that a running script has recorded so far."""
+    trace = folder / f"{number}.trace"
     try:
-        content = pickle.loads((folder / f"{number}.trace").read_bytes())
-        size = (folder / f"{number}.steps").stat().st_size
-        return size // step_dtype(len(content["variables"]), content["replicas"]).itemsize
+        return (folder / f"{number}.steps").stat().st_size // _size_of_step(trace, trace.stat().st_mtime_ns)
     except Exception:
         return 0
+
+
+@lru_cache
+def _size_of_step(trace: Path, changed: int) -> int:
+    """The number of bytes of a step, which a trace says that was changed at this time; it may have large settings."""
+    content = pickle.loads(trace.read_bytes())
+    return step_dtype(len(content["variables"]), content["replicas"]).itemsize
 
 
 def read_traces(folder: Path) -> list[Trace]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from compare.engine.fingerprints import Fingerprinter, container
 from compare.watch.alike import value_of
+from compare.watch.trace import MADE_AFTER
 
 
 class Count:
@@ -122,11 +123,6 @@ class Training:
         return "" if self.root is None else str(self.root.name)
 
     @property
-    def optimizers(self) -> list[Any]:
-        """The optimizers that have made its steps, in the order of use; not one that the script had before."""
-        return [count.optimizer for count in (*self._earlier.values(), *self.counts.values()) if count.made()]
-
-    @property
     def trained(self) -> list[int]:
         """The numbers of the variables that optimizers update."""
         return [i for i, variable in enumerate(self.variables) if id(container(variable)) in self.updated]
@@ -137,12 +133,13 @@ class Training:
 
     def join(self, optimizer: Any, updated: set[int]) -> None:
         """Adds an optimizer: one that takes part in the same steps, or takes the place of those before."""
-        self.updated |= updated
+        again, self.updated = updated & self.updated, self.updated | updated
         if id(optimizer) in self.counts:
             return
         count = Count(optimizer)
-        first = not self.counts
-        together = self.steps - self._before <= 1 and not first  # an eager loop applies one after the other
+        first, anew = not self.counts, again and getattr(optimizer, MADE_AFTER, -1) >= self.ended > 0
+        # An eager loop applies one after the other, unless it makes one for each step.
+        together = self.steps - self._before <= 1 and not (first or anew)
         if first or not (together or id(optimizer) in self._earlier):
             self._earlier |= self.counts
             self.counts, self._before = {}, self.steps

@@ -16,7 +16,6 @@ from compare.check.recorded import (
     CLOSE,
     clip_alike,
     clipping_of,
-    ends_of,
     equal_gradients,
     other_settings,
     same,
@@ -575,10 +574,10 @@ def _counted_without_data(sides: Sides) -> Variant | None:
 
 
 def made_again(sides: Sides) -> Measurement | None:
-    """Evidence that one side makes the same optimizer again, where the sides part as an epoch begins."""
+    """Evidence that one side makes the same optimizer again, where the sides part as it takes its first step."""
     made = [(each["class"], each["config"] | {"name": ""}) for each in sides.other_trace.optimizers]
     again = len(made) > 1 and all(each == made[0] for each in made)
-    if not again or len(sides.right_trace.optimizers) != 1 or sides.step - 1 not in ends_of(sides):
+    if not again or len(sides.right_trace.optimizers) != 1 or (sides.step - 1, 0) not in sides.other_trace.parts:
         return None
     return Measurement.of("script-new-optimizer", optimizer=made[0][0])
 
