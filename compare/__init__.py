@@ -16,7 +16,7 @@ To compare: ``run`` (the command), ``assert_alike`` and ``assert_scripts_alike``
 before TensorFlow is in use).
 To describe: ``Experiment`` (the task), ``Trainer`` (a loop; it takes all it needs from a ``Run``), ``CustomLoop`` and
 ``TrainStep`` (to override in part), ``report`` (numbers of a script). What comes out: ``Result``, also from ``load``;
-``RequestError`` if the request is wrong.
+``RequestError`` if the request is wrong, ``NoVerdictError`` if a script fails or trains nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CustomLoop",
     "Experiment",
+    "NoVerdictError",
     "RequestError",
     "Result",
     "Run",
@@ -227,7 +228,8 @@ def assert_alike(
             infinite, or if one of both raises on two replicas, so that they were checked on one only.
 
     Raises:
-        AssertionError: when they do not train and report alike; the message names the cause.
+        AssertionError: when they do not train and report alike, or there is no verdict (``inconclusive``); the message
+            names the cause.
         RequestError: when the experiment or a trainer does not exist.
     """
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)

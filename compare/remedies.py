@@ -41,6 +41,10 @@ REMEDIES = {
     r"fit\(\) got an unexpected keyword argument '(?:workers|use_multiprocessing|max_queue_size)'": (
         "leave it out; a tf.keras.utils.PyDataset takes it"
     ),
+    r"\.compile\(\) got an unexpected keyword argument '(?:optimizer|loss|metrics|weighted_metrics)'": (
+        "an experiment's model is compiled as Keras's own are; compare one with its own compile, such as a GAN, as "
+        "two scripts: fit-vs-loop scripts FIT.py LOOP.py"
+    ),
     "unexpected keyword argument '(?:experimental_run_tf_function|reset_metrics)'": "leave it out",
     # Gradients and variables.
     r"Passed in object .* of type 'Variable', not tf\.Tensor": (

@@ -93,7 +93,7 @@ def test_one_pair_of_unequal_logs_is_inconclusive_and_says_what_would_tell(
     assert verdict["comparisons"][0]["training"]["first_difference"] == {"epoch": 2, "step": None}
     said = " ".join(capsys.readouterr().out.split())
     assert "differ (loss from epoch 2 on, by up to 2.5e-01); one log of each cannot tell" in said
-    assert "--scripts" in said and "several seeds" in said
+    assert "fit-vs-loop scripts" in said and "several seeds" in said
     page = (tmp_path / "reports" / "run" / "report.html").read_text()
     assert page.count("one log of each cannot tell") == 1 and "In the numbers of epoch 2" in page
     assert "Not seen: only logged numbers were compared." in page

@@ -521,6 +521,21 @@ def test_a_loss_of_examples_that_were_not_seen_has_no_share_of_them() -> None:
     assert accused(unseen(RIGHT), unseen(other)) == []
 
 
+@pytest.mark.parametrize(("then", "named"), [(1 / 8, True), (1 / 4, False)])
+def test_a_factor_of_the_loss_to_which_penalties_are_added_afterwards(then: float, named: bool) -> None:
+    def with_data(close_up: CloseUp, *factors: float) -> CloseUp:
+        labelled = with_targets(close_up, "mean_squared_error", TRUE, LOGITS, None, 1.0)
+        data = float(np.mean(np.square(TRUE - LOGITS)))
+        steps = [with_loss(labelled, factor * data + PENALTY).steps[STEP] for factor in factors]
+        return replace(labelled, steps={STEP + i: events for i, events in enumerate(steps)})
+
+    other = with_gradients(RIGHT, *(0.1 * each + 0.1 for each in gradients(RIGHT)))
+    given = replace(sides(other), close_ups=(with_data(RIGHT, 1, 1), with_data(other, 1 / 8, then)))
+    found = list(CATALOGUE["loss-scaled"].recorded["loss"](given, Located(STEP, "loss")))
+    assert [each.remedy for each in found] == ["loss = loss_fn(y, predictions)  # without the division by 8"] * named
+    assert all(each.evidence.kind == "script-data-loss-factor" for each in found)
+
+
 @pytest.mark.parametrize("loss", [0.0, np.inf, np.nan, -LOSS])
 def test_a_loss_that_is_no_number_of_parts_has_no_factor(loss: float) -> None:
     """Whose function is not known in the step after, and that was foreseen, so that no gradients have to agree."""

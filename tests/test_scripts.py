@@ -28,6 +28,7 @@ import compare
 from compare.app import cli
 from compare.app.notebooks import as_python
 from compare.app.script_runs import START_METHOD, ScriptRunner
+from compare.app.scripts import _further_names, _shuffles_apart
 from compare.check.stages import calls_of, gradients_of, loss_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
@@ -342,6 +343,36 @@ def test_sides_and_models_never_have_one_name() -> None:
     for wanted in ("x", "x-2", "x model 2", "x model 2"):
         names.append(distinct(wanted, names))
     assert names == ["x", "x-2", "x-2-2", "x model 2", "x model 2-2"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "shuffles", "way"),
+    [
+        ([], True, ""),
+        (["shuffle(100)", "batch(8)"], False, ""),
+        (["shuffle(100, reshuffle_each_iteration=False)"], False, "loop shuffles once"),
+        (["batch(8)"], False, "loop calls no shuffle"),
+    ],
+)
+def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
+    calls: list[str], shuffles: bool, way: str
+) -> None:
+    traces: Any = [Mock(calls=[], fit={"shuffle": True}), Mock(calls=calls, fit={"shuffle": shuffles})]
+    for keep in ((), ("order",)):
+        session: Any = Mock(names=["fit", "loop"], options=Mock(keep=keep))
+        said = _shuffles_apart(session, traces)
+        assert len(said) == bool(way and not keep)
+        assert all(each.endswith(f"is not compared: fit shuffles again in every epoch and {way}") for each in said)
+
+
+def test_a_further_training_has_the_name_of_its_model_if_both_call_it_the_same() -> None:
+    session: Any = Mock(names=["a", "b"], models=[])
+    for models, names in (
+        (("gen", "gen"), ("a model 2 (gen)", "b model 2 (gen)")),
+        (("x", "y"), ("a model 2", "b model 2")),
+    ):
+        pair: Any = [Mock(model=each, state="") for each in models]
+        assert _further_names(session, 2, pair) == names
 
 
 @pytest.mark.slow

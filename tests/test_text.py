@@ -114,7 +114,10 @@ def test_where_weights_differ_what_was_measured_comes_before_causes_that_are_of_
     differs = Training("different", 1.0, Difference(1, 1), 3)
     cause = Finding("metrics-not-reset", "", "loop", "the mean of all epochs", "metric.reset_state()", {})
     found = Comparison("loop", differs, Reporting(None, {}), causes=(cause,), evidence=("it calls the model again",))
-    assert causes(found)[:2] == ["  evidence: it calls the model again.", f"  cause: {cause.label}: {cause.evidence}."]
+    assert causes(found)[:2] == [
+        "  evidence: it calls the model again.",
+        f"  cause: {cause.label}, of the reported numbers only: {cause.evidence}.",
+    ]
     for other in (replace(found, training=IDENTICAL), replace(found, causes=(replace(cause, id="loss-summed"), cause))):
         assert causes(other)[-1] == "  besides: it calls the model again."
 

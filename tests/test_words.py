@@ -122,7 +122,8 @@ SIDES = {"side": "loop", "other": "fit"}
      "the predictions of loop are the softmax of those of fit: loop gives probabilities, fit logits"),
     ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},
      "before this step sampling has drawn random numbers 5 times in loop and 6 times in fit, so the next ones differ: "
-     "one side calls the model more often, such as for validation; call it equally often in both"),
+     "one side calls the model more often, such as for validation, or with training=True there, where Dropout draws "
+     "only then; do the same in both"),
     ("weights-added", {"factor": 0.02, "variables": ["w"], "penalized": False},
      "the gradients of loop are those of fit plus 0.02 times the weights (w), as when weight decay or an L2 penalty is "
      "added by hand; fit has neither in its loss"),
@@ -158,6 +159,10 @@ SIDES = {"side": "loop", "other": "fit"}
      {"limited": "the norm", "limit": 0.25, "replicas": 2, "clipping": {"clipvalue": 0.1}, "other_clipping": {}},
      "loop limits the norm to 0.25 on each replica before it applies the gradients, and its optimizer clips by "
      "clipvalue=0.1; fit does not"),
+    ("script-data-loss-factor", {"loss": 1.0, "right_loss": 1.5, "penalty": 0.5, "factor": 0.5, "at_step": 2,
+     "at_place": [2, 1]},
+     "step 2 (step 1 of epoch 2): the loss is 1 in loop and 1.5 in fit: without the model's own losses, 0.5, it is 0.5 "
+     "times as much"),
     ("script-no-penalty", {"loss": 1.0, "right_loss": 1.5, "penalty": 0.5, "at_step": 2, "at_place": [2, 1]},
      "step 2 (step 1 of epoch 2): the loss is 1 in loop and 1.5 in fit; it lacks the model's own losses, 0.5"),
     ("script-loss-summed", {"examples": 8, "alone": True},

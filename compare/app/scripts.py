@@ -35,7 +35,7 @@ from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.watch.epoch_ends import EpochEnds
-from compare.watch.settings import MADE_ALIKE, WEIGHTS
+from compare.watch.settings import MADE_ALIKE, ORDER, WEIGHTS
 from compare.watch.trace import ENOUGH, ENVIRONMENT, LEFT, OTHERS, UNSEEN, UNTRAINED, Trace, read_traces
 
 
@@ -131,13 +131,9 @@ def _train(session: ScriptsSession) -> None:
     epochs = EpochEnds.of(first, second)
     session.models = [ModelPair((session.names[0], session.names[1]), (first, second), epochs)]
     for number, pair in enumerate(others, start=2):
-        taken = [*session.names, *(name for model in session.models for name in model.names)]
-        what = "at the end" if pair[0].state == LEFT else f"model {number}"
-        one = distinct(f"{session.names[0]} {what}", taken)
-        other = distinct(f"{session.names[1]} {what}", [*taken, one])
         same = [trace.last for trace in pair] == [first.last, second.last]
         ends = EpochEnds.of(*pair) or (epochs if same and pair[0].state in ("", LEFT) else EpochEnds())
-        session.models.append(ModelPair((one, other), pair, ends))
+        session.models.append(ModelPair(_further_names(session, number, pair), pair, ends))
     shown = _write_records(session)
     models = session.models
     several = [list(each.names) for each in models[1:]]
@@ -155,6 +151,7 @@ def _train(session: ScriptsSession) -> None:
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
     notes = [*environments, *(_unknown_ends(session.models[0]) if shown else ()), *_cut(session, runs)]
+    notes += _shuffles_apart(session, (first, second))
     session.run.save(notes=[*commits, *notes, *session.left_over, *session.left_out], unpaired=unpaired or None)
     for text in notes:
         tell(session.console, f"Note: {text}")
@@ -181,6 +178,16 @@ def _unknown_ends(model: ModelPair) -> list[str]:
     return ["where epochs end is not known: all steps count as one epoch"] if unknown else []
 
 
+def _further_names(session: ScriptsSession, number: int, pair: Sequence[Trace]) -> tuple[str, str]:
+    """The names of both sides of a training that is not the scripts' first, with the model's if that is the same."""
+    called = {trace.model for trace in pair}
+    what = f"model {number}" + (f" ({called.pop()})" if len(called) == 1 and all(called) else "")
+    what = "at the end" if pair[0].state == LEFT else what
+    taken = [*session.names, *(name for model in session.models for name in model.names)]
+    one = distinct(f"{session.names[0]} {what}", taken)
+    return one, distinct(f"{session.names[1]} {what}", [*taken, one])
+
+
 def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
     """That no script was watched for longer, as sentences, if one would have gone on."""
     most = session.options.max_steps
@@ -189,6 +196,19 @@ def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
     later = ", and no training that begins after them" if ended else ""
     stopped = ["the scripts were ended where their weights differ (--stop-at-difference)"] if session.stopped else []
     return stopped + ([f"only the first {most:,} steps are compared (--max-steps){later}"] if cut else [])
+
+
+def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[str]:
+    """How the scripts shuffle, as a sentence, if they do so differently and the order was made the same in both."""
+    ways = []
+    for trace in traces:
+        calls = [call for call in trace.calls if call.startswith("shuffle(")]
+        again = trace.fit.get("shuffle") or any("reshuffle_each_iteration=False" not in call for call in calls)
+        ways.append("shuffles again in every epoch" if again else "shuffles once" if calls else "calls no shuffle")
+    if ORDER in session.options.keep or ways[0] == ways[1]:
+        return []
+    how = " and ".join(f"{name} {way}" for name, way in zip(session.names, ways, strict=True))
+    return [f"the order of the examples was made the same, and how they are shuffled is not compared: {how}"]
 
 
 def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:

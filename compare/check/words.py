@@ -574,6 +574,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-layer-flag": _script_flag,
     # Two scripts: the loss, after the two losses
     "script-loss-factor": ": {factor:.6g} times as much, and so is the gradient of every variable",
+    "script-data-loss-factor": ": without the model's own losses, {penalty:.6g}, it is {factor:.6g} times as much",
     "script-no-penalty": "; it lacks the model's own losses, {penalty:.6g}",
     "script-some-penalties": "; it lacks {losses} of the model's {of} own losses, {penalty:.6g}",
     "script-penalty-each": "; {side} adds {penalty:.6g} on each replica",
@@ -653,7 +654,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "tf.random.stateless_normal, to compare the rest",
     "drawn-more-often": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
     "{other_times:,} times in {other}, so the next ones differ: one side calls the model more often, such as for "
-    "validation; call it equally often in both",
+    "validation, or with training=True there, where Dropout draws only then; do the same in both",
     "unknown-examples": "{side} was not seen to have {examples:,} of the {of:,} examples that {other} has in "
     "steps {first:,} to {last:,}",
     "split-off": "{side} keeps the last {share:.0%} of its examples for validation (validation_split={share:g})",

@@ -30,7 +30,7 @@ def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
     """
     if find_spec("tensorboard") is None:
         raise RequestError(
-            f'--logs {folder}: event files need the package tensorboard: pip install "fit-vs-loop[tensorboard]"'
+            f'{folder}: event files need the package tensorboard: pip install "fit-vs-loop[tensorboard]"'
         )
     scalars: dict[str, dict[int, float]] = {}
     for path in event_files(folder):
@@ -39,7 +39,7 @@ def read_scalars(folder: Path) -> dict[str, dict[int, float]]:
                 steps = scalars.setdefault(tag, {})
                 if event.step in steps:
                     raise RequestError(
-                        f"--logs {folder}: {tag} has step {event.step} twice, so the folder holds several trainings: "
+                        f"{folder}: {tag} has step {event.step} twice, so the folder holds several trainings: "
                         "give each a folder of its own"
                     )
                 steps[event.step] = value
@@ -63,7 +63,7 @@ def _events(path: Path) -> Iterator[Any]:
         if event:
             damaged = masked_crc32c(event) != struct.unpack_from("<I", content, end - 4)[0]
         if damaged:
-            raise RequestError(f"--logs {path}: damaged at byte {at}; restore it from a copy")
+            raise RequestError(f"{path}: damaged at byte {at}; restore it from a copy")
         if event:
             yield Event.FromString(event)
         at = end

@@ -88,14 +88,13 @@ def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
     for logs in arguments if len(arguments) > 1 else ():
         if len(names := _by_name(logs)) > 1:
             raise RequestError(
-                f"--logs {logs[0].source}: it holds the trainings {' and '.join(names)}; give it alone, or give logs "
+                f"{logs[0].source}: it holds the trainings {' and '.join(names)}; give it alone, or give logs "
                 "of one training each"
             )
     sides = _grouped(arguments)
     if len(sides) < 2:
         raise RequestError(
-            f"--logs {' '.join(wanted)}: that is one training, {next(iter(sides))}; give the log to "
-            "compare it with as well"
+            f"{' '.join(wanted)}: that is one training, {next(iter(sides))}; give the log to compare it with as well"
         )
     sides = _of_one_type(sides)
     seeds = [{log.seed for log in logs} for logs in sides.values()]
@@ -105,7 +104,7 @@ def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
         if len(seeds[0] & own) < 2:
             reference = next(iter(sides))
             raise RequestError(
-                f"--logs: {reference} has the seeds {_listed(seeds[0])}, and {name} has {_listed(own)}; a study needs "
+                f"{reference} has the seeds {_listed(seeds[0])}, and {name} has {_listed(own)}; a study needs "
                 "at least two seeds of both, the same numbers in the names of both logs"
             )
     return sides
@@ -186,7 +185,7 @@ def _logs_at(text: str) -> list[Log]:
         return _of_file(path)
     matches = sorted(map(Path, glob.glob(text)), key=_natural)
     if not matches:
-        raise RequestError(f"--logs {text}: there is no such file or folder")
+        raise RequestError(f"{text}: there is no such file or folder")
     logs = [log for match in matches for log in (_in_folder(match) if match.is_dir() else _of_file(match))]
     return _as_one(logs, _without_number(re.sub(r"[-_. ]*\*.*$", "", path.stem)) or _without_number(logs[0].name))
 
@@ -200,14 +199,14 @@ def _in_folder(folder: Path) -> list[Log]:
     found = [path for path in folder.iterdir() if path.suffix == ".csv" or path.is_dir()]
     found = [path for path in found if path.is_file() or any(event_files(path / sub) for sub in FOLDERS)]
     if not found:
-        raise RequestError(f"--logs {folder}: there is no log in it (a .csv file, or event files of TensorBoard)")
+        raise RequestError(f"{folder}: there is no log in it (a .csv file, or event files of TensorBoard)")
     logs = []
     for path in sorted(found, key=_natural):
         logs += _in_folder(path) if path.is_dir() else _of_file(path)
     stems = _by_name([replace(log, name=_without_number(log.name)) for log in logs])
     if len(stems) > 1:
         raise RequestError(
-            f"--logs {folder}: it holds logs of several trainings ({', '.join(stems)}); a folder is one training, with "
+            f"{folder}: it holds logs of several trainings ({', '.join(stems)}); a folder is one training, with "
             "a log per seed: give the logs one by one"
         )
     return _as_one(logs, folder.resolve().name)
@@ -232,14 +231,14 @@ def _of_file(path: Path) -> list[Log]:
     try:
         text = read_file(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        raise RequestError(f"--logs {path}: not a CSV file that can be read ({error})") from None
+        raise RequestError(f"{path}: not a CSV file that can be read ({error})") from None
     if text.lstrip().startswith(("{", "[")):
-        raise RequestError(f"--logs {path}: this is JSON; give a CSV file, such as Keras's CSVLogger writes")
+        raise RequestError(f"{path}: this is JSON; give a CSV file, such as Keras's CSVLogger writes")
     if tuple(text.partition("\n")[0].strip().split(",")[: len(KEY_COLUMNS)]) == KEY_COLUMNS:
         return _of_metrics_csv(path)
     rows = list(_rows(path, text))
     if not rows:
-        raise RequestError(f"--logs {path}: there is no epoch in it")
+        raise RequestError(f"{path}: there is no epoch in it")
     epochs = _epochs(path, rows)
     columns = [name for name in rows[0] if name != "epoch" and not _is_time(name)]
     left_out = [name for name in rows[0] if name not in (*columns, "epoch", "seconds")]
@@ -252,7 +251,7 @@ def _of_file(path: Path) -> list[Log]:
         if len(wrong) == len(known):
             left_out.append(name)
         elif wrong:
-            raise RequestError(f"--logs {path}: {wrong[0]!r} in the column {name!r} is not a number")
+            raise RequestError(f"{path}: {wrong[0]!r} in the column {name!r} is not a number")
         else:
             metrics[name] = exact_column(known)
     seconds = {epoch: as_number(row.get("seconds", "")) for epoch, row in zip(epochs, rows, strict=True)}
@@ -269,22 +268,20 @@ def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
     try:
         columns = [re.sub("(?i)^epoch$", "epoch", column.strip()) for column in next(lines, [])]
         if len(set(columns)) < len(columns):
-            raise RequestError(f"--logs {path}: the header names a column twice")
+            raise RequestError(f"{path}: the header names a column twice")
         if columns and all(as_number(column) is not None for column in columns):
-            raise RequestError(f"--logs {path}: the first line is no header with the names of the columns")
+            raise RequestError(f"{path}: the first line is no header with the names of the columns")
         for row in filter(None, lines):
             if len(row) != len(columns) and len(columns) == 1:
                 raise RequestError(
-                    f"--logs {path}: it is not a CSV log, whose first line has the names of the columns, such as "
+                    f"{path}: it is not a CSV log, whose first line has the names of the columns, such as "
                     "epoch,loss,val_loss"
                 )
             if len(row) != len(columns):
-                raise RequestError(
-                    f"--logs {path}: line {lines.line_num} has {len(row)} values for {len(columns)} columns"
-                )
+                raise RequestError(f"{path}: line {lines.line_num} has {len(row)} values for {len(columns)} columns")
             yield {name: value.strip() for name, value in zip(columns, row, strict=True) if name}
     except csv.Error as error:
-        raise RequestError(f"--logs {path}: line {lines.line_num}: {error}") from None
+        raise RequestError(f"{path}: line {lines.line_num}: {error}") from None
 
 
 def _epochs(path: Path, rows: Sequence[Mapping[str, str]]) -> list[int]:
@@ -295,7 +292,7 @@ def _epochs(path: Path, rows: Sequence[Mapping[str, str]]) -> list[int]:
     for row in rows:
         number = as_number(row["epoch"])
         if number is None or not number.is_integer():
-            raise RequestError(f"--logs {path}: {row['epoch']!r} in the column 'epoch' is not a whole number")
+            raise RequestError(f"{path}: {row['epoch']!r} in the column 'epoch' is not a whole number")
         epochs.append(int(number))
     return _from_one(path, epochs)
 
@@ -305,14 +302,13 @@ def _from_one(source: Path, epochs: Sequence[int]) -> list[int]:
     for before, epoch in pairwise(sorted(epochs)):
         if before == epoch:
             raise RequestError(
-                f"--logs {source}: epoch {epoch} occurs twice, so it holds several trainings: give each a log of its "
-                "own"
+                f"{source}: epoch {epoch} occurs twice, so it holds several trainings: give each a log of its own"
             )
     first = min(epochs)
     if first not in (0, 1):
-        raise RequestError(f"--logs {source}: it begins with epoch {first}; give a log that begins with epoch 0 or 1")
+        raise RequestError(f"{source}: it begins with epoch {first}; give a log that begins with epoch 0 or 1")
     if max(epochs) > MOST_EPOCHS:
-        raise RequestError(f"--logs {source}: the largest epoch is {MOST_EPOCHS:,}, not {max(epochs)}")
+        raise RequestError(f"{source}: the largest epoch is {MOST_EPOCHS:,}, not {max(epochs)}")
     return [epoch + 1 - first for epoch in epochs]
 
 
@@ -322,13 +318,13 @@ def _of_metrics_csv(path: Path) -> list[Log]:
         ours = path.name == "metrics.csv" and (path.parent / "run.json").is_file()
         rows = read_rows(path.parent) if ours else read_metrics(path)  # a run's are verified
     except RecordError as error:
-        raise RequestError(f"--logs {error}") from None
+        raise RequestError(f"{error}") from None
     logs = []
     for (trainer, seed), columns in columns_of(rows).items():
         metrics = {n: values for n, values in columns.items() if values and n not in KEY_COLUMNS + TIME_COLUMNS}
         logs.append(_log(path, printable(trainer), seed, metrics, list(columns["epoch"]), columns["seconds"]))
     if not logs:
-        raise RequestError(f"--logs {path}: there is no epoch in it")
+        raise RequestError(f"{path}: there is no epoch in it")
     return logs
 
 
@@ -349,7 +345,7 @@ def _of_event_files(folder: Path) -> Log:
                 continue
             found[name if name.startswith("val_") else prefix + name] = steps
     if not found:
-        raise RequestError(f"--logs {folder}: there is no scalar in its event files")
+        raise RequestError(f"{folder}: there is no scalar in its event files")
     numbers = sorted(set().union(*found.values()))
     epochs = dict(zip(numbers, _from_one(folder, numbers), strict=True))
     metrics = {name: {epochs[step]: value for step, value in values.items()} for name, values in found.items()}
@@ -370,13 +366,13 @@ def _log(
 ) -> Log:
     """A log with its metrics under the names that fit gives them."""
     if not metrics:
-        raise RequestError(f"--logs {source}: there is no column with numbers, such as loss or val_loss")
+        raise RequestError(f"{source}: there is no column with numbers, such as loss or val_loss")
     names = {metric: fit_name(metric) for metric in metrics}
     for metric, new in list(names.items()):
         if new != metric and (new in metrics or list(names.values()).count(new) > 1):
             names[metric] = metric  # two metrics would have one name
     if unusable := next((metric for metric, new in names.items() if not is_column(new)), None):
-        raise RequestError(f"--logs {source}: {unusable!r} cannot be the name of a column in metrics.csv: rename it")
+        raise RequestError(f"{source}: {unusable!r} cannot be the name of a column in metrics.csv: rename it")
     by_epoch = {
         epoch: {names[metric]: values[epoch] for metric, values in metrics.items() if epoch in values}
         for epoch in sorted(epochs)

@@ -17,6 +17,7 @@ from compare.reporting.sentences import (
     advice_on_numbers,
     differing_numbers,
     known_from,
+    of_numbers,
     only_of_reporting,
     sentence,
     silent,
@@ -97,17 +98,19 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     weights = [("Weights", "Not seen: only logged numbers were compared.")]
     if entry.weights_seen:
         weights = _basis_of_weights(entry, files.scope)
-    basis = [*map(_cause_in_short, entry.causes), *weights, *_basis_of_numbers(entry, files.scope)]
+    causes = [_cause_in_short(cause, entry) for cause in entry.causes]
+    basis = [*causes, *weights, *_basis_of_numbers(entry, files.scope)]
     if (study := entry.study) and entry.verdict != "identical":
         text = f"The verdict on the paired differences of {study.seeds} seeds is {study.verdict}; see below."
         basis.append(("Seeds", text))
     return basis
 
 
-def _cause_in_short(cause: Finding) -> tuple[str, str]:
+def _cause_in_short(cause: Finding, entry: Comparison) -> tuple[str, str]:
     """What the section on causes says at length, for who reads no further."""
+    what = "Cause, of numbers only" if of_numbers(entry, cause) else "Cause"
     where = f" ({cause.source.file}, line {cause.source.line})" if cause.source and not cause.source.shows else ""
-    return "Cause", f"{cause.id}: {cause.evidence}{where}."
+    return what, f"{cause.id}: {cause.evidence}{where}."
 
 
 def _basis_of_weights(entry: Comparison, scope: str) -> list[tuple[str, str]]:

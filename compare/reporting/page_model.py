@@ -27,7 +27,7 @@ from compare.reporting.page_tables import (
     seed_columns,
 )
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import advice_on_numbers, truth_sentence, where
+from compare.reporting.sentences import advice_on_numbers, only_of_reporting, truth_sentence, where
 from compare.verdict.model import Comparison
 
 TRAPS = Path(__file__).resolve().parents[2] / "reports" / "traps" / "index.html"
@@ -176,12 +176,15 @@ def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
     if first is None:
         return "Not known yet", ""
     if first.causes:
+        listed = ", ".join(dict.fromkeys(cause.id for cause in first.causes))
         sides = dict.fromkeys(cause.side for cause in first.causes if cause.side)
         more = f"in {' and '.join(sides)}" if sides else ""
         sources = [cause.source for cause in first.causes if cause.source]
         if source := next((each for each in sources if not each.shows), None):
             more += f", {source.file} line {source.line}" if more else f"{source.file} line {source.line}"
-        return ", ".join(dict.fromkeys(cause.id for cause in first.causes)), more
+        if only_of_reporting(first):
+            return "No known cause", f"of the reported numbers: {listed}"
+        return listed, more
     if failure := first.failure:
         return f"{failure.side} cannot run" if failure.side else "No trainer can run", ""
     if not first.weights_seen:

@@ -10,7 +10,7 @@ from compare.check.causes.base import REPORTING
 from compare.naming import Code, did_you_mean
 from compare.verdict import rounding
 from compare.verdict.exact import absolute_gap
-from compare.verdict.model import Comparison, Distance, MetricGap, Reporting, Training, Truth, Verdict
+from compare.verdict.model import Comparison, Distance, Finding, MetricGap, Reporting, Training, Truth, Verdict
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST
 from compare.verdict.seeds import Test
@@ -284,7 +284,8 @@ def causes(comparison: Comparison) -> list[str]:
     first = not comparison.causes or only_of_reporting(comparison)
     lines = [f"  evidence: {text}." for text in told if first]
     for cause in comparison.causes:
-        lines += [f"  cause: {cause.label}: {cause.evidence}."]
+        of = ", of the reported numbers only" if of_numbers(comparison, cause) else ""
+        lines += [f"  cause: {cause.label}{of}: {cause.evidence}."]
         source, advice = cause.source, cause.remedy.splitlines()
         if source is not None and source.instead:
             advice = [f"at {source.file}:{source.line}:", f"- {source.text}", f"+ {source.instead}"]
@@ -297,10 +298,15 @@ def causes(comparison: Comparison) -> list[str]:
     )
 
 
+def of_numbers(comparison: Comparison, cause: Finding) -> bool:
+    """Whether weights differ, and a cause is one of reported numbers."""
+    known = CATALOGUE.get(cause.id)
+    return comparison.training.verdict == DIFFERENT and known is not None and known.kind == REPORTING
+
+
 def only_of_reporting(comparison: Comparison) -> bool:
     """Whether weights differ, and every cause that is named is one of reported numbers."""
-    kinds = {CATALOGUE[cause.id].kind if cause.id in CATALOGUE else "" for cause in comparison.causes}
-    return comparison.training.verdict == DIFFERENT and kinds == {REPORTING}
+    return bool(comparison.causes) and all(of_numbers(comparison, cause) for cause in comparison.causes)
 
 
 def advice_on_numbers(comparison: Comparison) -> str:

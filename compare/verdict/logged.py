@@ -21,8 +21,8 @@ from compare.verdict.seeds import Margin, study
 DIGITS = 6
 """The significant digits from which on equal losses are no coincidence; a number rounded for reading has fewer."""
 MORE = (
-    "one log of each cannot tell rounding or another seed from a mistake; compare the weights (--scripts or "
-    "--trainers), or give logs of several seeds"
+    "one log of each cannot tell rounding or another seed from a mistake; compare the weights (fit-vs-loop "
+    "scripts, or --trainers), or give logs of several seeds"
 )
 
 

@@ -58,6 +58,8 @@ def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> N
         given = {name: _number(options.get(name)) for name in FIT_ARGUMENTS}
         facts: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
         facts["class_weight"] = options.get("class_weight") is not None
+        ordered = isinstance(options.get("x"), tf.data.Dataset) or hasattr(options.get("x"), "__next__")
+        facts["shuffle"] = bool(options.get("shuffle", True)) and not ordered
         callbacks = options.get("callbacks") or []
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
@@ -278,7 +280,7 @@ def _recorded(name: str, writer: TraceWriter) -> Any:
         given = [*map(str, args), *(f"{key}={value}" for key, value in options.items())]
         text = f"{name}({', '.join(given)})"
         script = not str(sys._getframe(2).f_globals.get("__name__", "")).startswith(("keras", "tf_keras", "tensorflow"))
-        if script and all(len(each) < 20 for each in given) and text not in writer.calls and len(writer.calls) < 50:
+        if script and all(len(each) < 40 for each in given) and text not in writer.calls and len(writer.calls) < 50:
             writer.calls.append(text)
         return original(dataset, *args, **options)
 

@@ -216,32 +216,39 @@ def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
 
     There it is compared with the loss computed again from the other side's own predictions. Where that is not known, a
     number of equal parts that are added up is believed, such as of the steps of a decoder. Batches of another size
-    don't count: what divides by a constant has another factor there.
+    don't count: what divides by a constant has another factor there. The model's own losses may be added afterwards.
     """
     right, other = both_losses(sides.right, sides.other, sides.step) or (0.0, 0.0)
     if not right or same(right, other) or loss_of(sides.other, sides.step + 1) is None:
         return
-    factor = other / right
-    if not (sides.foreseen or have_factor(sides, factor)):
-        return
     steps = [step for step in sides.other.steps if step > sides.step and _rows(sides, step) == _rows(sides, sides.step)]
     later = [(step, targets) for step in steps if (targets := _own_call(sides, step))]
-    if not later:
+    for penalty in dict.fromkeys((0.0, penalty_of(sides.right, sides.step))):
+        factor = (other - penalty) / (right - penalty) if right != penalty else 0.0
         parts = max(factor, 1 / factor) if 0 < factor < np.inf else 1.0
-        has_factor = round(parts) > 1 and same(parts, round(parts))
-    else:
-        has_factor = all(_is_times(factor, sides, step, targets) for step, targets in later)
-    if has_factor:
-        seen = Measurement.of("script-loss-factor", factor=factor, loss=other, right_loss=right)
-        yield Variant({}, seen, measured=True)
+        if later:
+            has_factor = all(_is_times(factor, sides, step, targets, apart=bool(penalty)) for step, targets in later)
+        else:
+            has_factor = not penalty and round(parts) > 1 and same(parts, round(parts))
+        if has_factor and (penalty or sides.foreseen or have_factor(sides, factor)):
+            kind = "script-data-loss-factor" if penalty else "script-loss-factor"
+            seen = Measurement.of(kind, factor=factor, loss=other, right_loss=right, penalty=penalty)
+            what = f"the factor {factor:.6g}" if factor == parts else f"the division by {parts:.6g}"
+            yield Variant({}, seen, measured=True, remedy=f"loss = loss_fn(y, predictions)  # without {what}")
+            return
 
 
-def _is_times(factor: float, sides: Sides, step: int, targets: Targets) -> bool:
-    """Whether the loss of the other side's step is a factor times that of its own labels and predictions."""
+def _is_times(factor: float, sides: Sides, step: int, targets: Targets, *, apart: bool) -> bool:
+    """Whether the loss of the other side's step is a factor times that of its own labels and predictions.
+
+    With ``apart``, the model's own losses do not have the factor.
+    """
     own, loss = targets_of(sides.other, step), loss_of(sides.other, step)
     expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
+    if loss is None or expected is None:
+        return False
     penalty = penalty_of(sides.other, step)
-    return loss is not None and expected is not None and same(loss, factor * (expected + penalty))
+    return same(loss, factor * expected + penalty if apart else factor * (expected + penalty))
 
 
 def _rows(sides: Sides, step: int) -> int:
