@@ -239,7 +239,9 @@ def _costs(costs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         return "Unknown", ""
     if not any(row["epoch"] for row in costs):
         return "Not compared", "too few epochs for times that can be compared"
-    return ", ".join(f"{row['name']} {row['epoch'] or 'unknown'}" for row in costs), "per epoch"
+    if untimed := [row["name"] for row in costs if not row["epoch"]]:
+        return "Not compared", f"the epochs of {' and '.join(untimed)} could not be timed"
+    return ", ".join(f"{row['name']} {row['epoch']}" for row in costs), "per epoch"
 
 
 def _run(run: Mapping[str, Any]) -> tuple[str, str]:
