@@ -437,7 +437,7 @@ def test_variables_whose_gap_is_no_number_come_first_on_the_page() -> None:
     gaps = tuple(DifferingVariable(name, gap) for name, gap in (("a", 0.0), ("b", None), ("c", 2.0)))
     training = Training("different", None, None, 1, differing_variables=gaps)
     files = RunFiles(Path(), {"options": {}, "trainers": ["fit", "loop"]}, None, [], {}, [])
-    view = comparison_view(Comparison("loop", training, Reporting(None, {})), files, "")
+    view = comparison_view(Comparison("loop", training, Reporting(None, {})), "", files, "")
     assert [each.name for each in view["variables"]] == ["b", "c", "a"]
 
 

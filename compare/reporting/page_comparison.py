@@ -16,29 +16,23 @@ from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import (
     advice_on_numbers,
     differing_numbers,
-    known_from,
     of_numbers,
     only_of_reporting,
-    sentence,
     silent,
     unreported,
     warning,
     where,
+    with_sentences,
 )
 from compare.verdict.model import Comparison, Difference, Finding
 
 
 def comparison_views(files: RunFiles, stories: str) -> list[dict[str, Any]]:
-    """All comparisons of a run; the error of a trainer is told with the first of them only."""
-    known: list[str] = []
-    views = []
-    for entry in files.comparisons:
-        views.append(comparison_view(entry, files, stories, known))
-        known += known_from(entry)
-    return views
+    told = with_sentences(files.comparisons, files.names[0])
+    return [comparison_view(entry, said, files, stories) for entry, said in told]
 
 
-def comparison_view(entry: Comparison, files: RunFiles, stories: str, known: Sequence[str] = ()) -> dict[str, Any]:
+def comparison_view(entry: Comparison, said: str, files: RunFiles, stories: str) -> dict[str, Any]:
     """One candidate compared with its reference; a text is empty if there is nothing to say.
 
     ``stages`` are those of the step where they diverge, as far as they were seen; of ``causes``, ``known`` is the entry
@@ -49,7 +43,7 @@ def comparison_view(entry: Comparison, files: RunFiles, stories: str, known: Seq
     return {
         "entry": entry,
         "reference": reference_name(entry, reference),
-        "sentence": sentence(entry, reference, known) + ".",
+        "sentence": f"{said}.",
         "basis": _basis(entry, files),
         "where": where(entry),
         "causes": [_named_cause(cause, entry, files, stories) for cause in entry.causes],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from compare.check.causes import CATALOGUE
@@ -39,9 +39,13 @@ def sentence(comparison: Comparison, reference: str, known: Sequence[str] = ()) 
     return text
 
 
-def known_from(comparison: Comparison) -> list[str]:
-    """Of which side the error is known to who has read the sentence on a comparison."""
-    return [comparison.failure.side] if comparison.failure else []
+def with_sentences(
+    comparisons: Sequence[Comparison], reference: str, known: Sequence[str] = ()
+) -> Iterator[tuple[Comparison, str]]:
+    """Comparisons with their sentences; the error of a trainer is told with the first of them only."""
+    for each in comparisons:
+        yield each, sentence(each, reference, known)
+        known = [*known, *([each.failure.side] if each.failure else [])]
 
 
 def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str:

@@ -22,7 +22,6 @@ from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, S
 from compare.reporting.live import UNLIMITED, live_line, progress_line
 from compare.reporting.sentences import (
     causes,
-    known_from,
     misnamed,
     sentence,
     silent,
@@ -30,6 +29,7 @@ from compare.reporting.sentences import (
     truth_sentence,
     unreported,
     warning,
+    with_sentences,
     worst_first,
 )
 from compare.verdict.exact import unequal
@@ -290,10 +290,9 @@ def details(run: Mapping[str, Any]) -> list[str]:
 
 def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (), *, verbose: bool = False) -> None:
     """Prints the result of every comparison, with its causes; not the errors of ``known`` trainers, which were seen."""
-    for each in verdict.comparisons:
+    for each, said in with_sentences(verdict.comparisons, verdict.reference, known):
         console.print()
-        tell(console, sentence(each, verdict.reference, known) + ".", style_of(each.verdict), head=f"{each.verdict}: ")
-        known = [*known, *known_from(each)]
+        tell(console, said + ".", style_of(each.verdict), head=f"{each.verdict}: ")
         if text := stage_sentence(each, verdict.reference):
             tell(console, text + ".")
         for text in filter(None, (misnamed(each, verdict.reference), silent(each))):
