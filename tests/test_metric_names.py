@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -100,3 +101,15 @@ def test_no_metrics_at_all(tensorflow: Any, tmp_path: Any) -> None:
         tasks.experiment(build_metrics=lambda: None), [compare.CustomLoop()], tmp_path, replicas=1
     )
     assert right.verdict == "identical" and set(right.reporting.metrics) == {"loss", "val_loss"}
+
+
+def test_two_accuracies_are_each_measured_as_another_class_would(tensorflow: Any) -> None:
+    from compare.check.metric_replay import ReportedMetric
+    from compare.check.recipe import MetricFormula
+
+    right = SimpleNamespace(predictions=np.float32([[0.1, 0.9], [0.8, 0.2]]), weights=None, masks=())
+    cells: Any = [[SimpleNamespace(y=np.array([1, 1]), right=right)]]
+    table: Any = SimpleNamespace(replay=SimpleNamespace(replicas=1, output_losses=()), measured={})
+    formula = MetricFormula(metric="SparseCategoricalAccuracy")
+    for name in ("accuracy", "accuracy_07"):
+        assert ReportedMetric(table, name)._of_rows(formula, cells, 1, 1) == 0.5
