@@ -39,7 +39,7 @@ from compare.watch.alike import InitialWeights
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import EnoughSteps
-from compare.watch.reported import watch_reports
+from compare.watch.reported import _recorded, watch_reports
 from compare.watch.script import _run_as_main
 from compare.watch.seen import ENDLESS, read_close_up, row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Detail, Nudge, Settings
@@ -350,7 +350,8 @@ def test_sides_and_models_never_have_one_name() -> None:
     [
         ([], True, ""),
         (["shuffle(100)", "batch(8)"], False, ""),
-        (["shuffle(100, reshuffle_each_iteration=False)"], False, "loop shuffles once"),
+        (["shuffle(100, reshuffle_each_iteration=False, seed=1)"], False, "loop shuffles once"),
+        (["shuffle(100, None, False)"], False, "loop shuffles once"),
         (["batch(8)"], False, "loop calls no shuffle"),
     ],
 )
@@ -363,6 +364,13 @@ def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
         said = _shuffles_apart(session, traces)
         assert len(said) == bool(way and not keep)
         assert all(each.endswith(f"is not compared: fit shuffles again in every epoch and {way}") for each in said)
+
+
+def test_calls_of_a_data_set_are_recorded_as_people_write_them(tensorflow: Any) -> None:
+    writer: Any = Mock(calls=[])
+    for name, arguments in (("shuffle", (tf.constant(60_000),)), ("padded_batch", (8, {"x": [None] * 20}))):
+        _recorded(name, writer)(Mock(), Mock(), *arguments, drop_remainder=True)
+    assert writer.calls == ["shuffle(60000, drop_remainder=True)", "padded_batch(8, …, drop_remainder=True)"]
 
 
 def test_a_further_training_has_the_name_of_its_model_if_both_call_it_the_same() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -203,7 +204,8 @@ def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[st
     ways = []
     for trace in traces:
         calls = [call for call in trace.calls if call.startswith("shuffle(")]
-        again = trace.fit.get("shuffle") or any("reshuffle_each_iteration=False" not in call for call in calls)
+        once = [call for call in calls if re.search(r"reshuffle_each_iteration=False|, False\)$", call)]
+        again = trace.fit.get("shuffle") or len(once) < len(calls)
         ways.append("shuffles again in every epoch" if again else "shuffles once" if calls else "calls no shuffle")
     if ORDER in session.options.keep or ways[0] == ways[1]:
         return []

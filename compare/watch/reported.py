@@ -277,10 +277,10 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
 
 def _recorded(name: str, writer: TraceWriter) -> Any:
     def call(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
-        given = [*map(str, args), *(f"{key}={value}" for key, value in options.items())]
+        given = [*map(_plain, args), *(f"{key}={_plain(value)}" for key, value in options.items())]
         text = f"{name}({', '.join(given)})"
         script = not str(sys._getframe(2).f_globals.get("__name__", "")).startswith(("keras", "tf_keras", "tensorflow"))
-        if script and all(len(each) < 40 for each in given) and text not in writer.calls and len(writer.calls) < 50:
+        if script and text not in writer.calls and len(writer.calls) < 50:
             writer.calls.append(text)
         return original(dataset, *args, **options)
 
@@ -297,6 +297,12 @@ def _drawn(name: str, observer: Observer, writer: TraceWriter) -> Any:
         return numbers
 
     return draw
+
+
+def _plain(value: Any) -> str:
+    """An argument as people write it; one that is no number in short."""
+    text = str(value.numpy() if isinstance(value, tf.Tensor) and tf.executing_eagerly() else value)
+    return text if len(text) < 20 else "…"
 
 
 def _number(value: Any) -> float | None:
