@@ -334,6 +334,7 @@ OLD_CODE = {
     "model.predict_proba(x)": "model.predict(x)",
     "model.fit(x, y, shuffle=False, validation_data=x)": "validation_data=(x_val, y_val)",
     "model.fit(x, y, workers=2)": "PyDataset takes it",
+    "gan.compile(optimizer='sgd')": "fit-vs-loop scripts FIT.py LOOP.py",
     "model.train_on_batch(x, y, reset_metrics=False)": "leave it out",
     "tape.watch(variables)": "leave out tape.watch",
     "variables[0].read_value()": "write variable.value",
@@ -409,6 +410,9 @@ def test_old_code_gets_its_replacement_and_every_replacement_has_an_error(tf: An
     from compare.remedies import REMEDIES
     from compare.user_errors import describe
 
+    class Gan(tf.keras.Model):  # type: ignore[misc]
+        def compile(self, d_optimizer: Any, g_optimizer: Any) -> None: ...
+
     inputs = tf.keras.Input([4])
     names: dict[str, Any] = {
         "tf": tf,
@@ -417,6 +421,7 @@ def test_old_code_gets_its_replacement_and_every_replacement_has_an_error(tf: An
         "model": tf.keras.Sequential([tf.keras.layers.Dense(2)]),
         "functional": tf.keras.Model(inputs, tf.keras.layers.Dense(2)(inputs)),
         "optimizer": tf.keras.optimizers.SGD(0.1),
+        "gan": Gan(),
         "strategy": tf.distribute.get_strategy(),
         "dataset": tf.data.Dataset.range(3),
         "tape": tf.GradientTape(persistent=True),
