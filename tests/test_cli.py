@@ -619,7 +619,9 @@ def test_an_experiment_of_ones_own_that_is_none_is_refused(refuse: Refuse) -> No
     assert not Path("reports").exists(), "nothing is left"
     assert "… unknown; there are " in (text := refuse("--trainers", "a" * 5000, "loop")) and len(text) < 500
     assert refuse("--experiment", "mine.py", *trainers).startswith("mine.py has no 'experiment'")
-    assert refuse("--experiment", "mine.py:number", *trainers) == "mine.py:number is a int, not a compare.Experiment"
+    assert refuse("--experiment", "mine.py:number", *trainers) == (
+        "mine.py:number is of type int, not a compare.Experiment"
+    )
     assert refuse("--experiment", "mine.py:number", "--data-dir", "x", *trainers).startswith(
         "--data-dir is for built-in"
     )

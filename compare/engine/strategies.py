@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from compare import signals
@@ -23,7 +24,8 @@ def enable_op_determinism() -> None:
     """Enables op determinism, but lets what trains read the clock, which TensorFlow refuses then."""
 
     def timestamp(name: str | None = None) -> tf.Tensor:
-        return tf.ensure_shape(tf.numpy_function(time.time, [], tf.float64, name=name), [])
+        now = tf.numpy_function(lambda: np.float64(time.time()), [], tf.float64, name=name)  # a float would be float32
+        return tf.ensure_shape(now, [])
 
     tf.config.experimental.enable_op_determinism()
     for module in modules_with("timestamp", "tensorflow"):
