@@ -389,8 +389,8 @@ def test_the_two_models_of_a_gan_are_paired_and_each_is_judged(tmp_path: Path) -
     scripts = [str(SCRIPTS / name) for name in ("gan_fit.py", "gan_loop.py")]
     result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True, script_arguments=["wrong"])
     discriminator, generator = result.details["comparisons"]
-    assert (discriminator["candidate"], generator["candidate"]) == ("gan_loop", "gan_loop model 2")
-    assert generator["reference"] == "gan_fit model 2"
+    assert (discriminator["candidate"], generator["candidate"]) == ("gan_loop", "gan_loop model 2 (generator)")
+    assert generator["reference"] == "gan_fit model 2 (generator)"
     # The generator's loss is wrong; the discriminator meets its other images later.
     places = [entry["training"]["first_difference"] for entry in (discriminator, generator)]
     assert places[0]["step"] > 1 and (places[1]["step"], places[1]["stage"]) == (1, "loss")
