@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -346,19 +347,28 @@ def test_sides_and_models_never_have_one_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "shuffles", "way"),
+    ("arguments", "fit", "way"),
     [
         ([], True, ""),
-        (["shuffle(100)", "batch(8)"], False, ""),
-        (["shuffle(100, reshuffle_each_iteration=False, seed=1)"], False, "loop shuffles once"),
-        (["shuffle(100, None, False)"], False, "loop shuffles once"),
-        (["batch(8)"], False, "loop calls no shuffle"),
+        ([{"buffer_size": 100}], False, ""),
+        ([{"buffer_size": 100}, {"buffer_size": 100, "reshuffle_each_iteration": False}], False, ""),
+        ([{"buffer_size": 100, "reshuffle_each_iteration": False, "seed": 1}], False, "loop shuffles once"),
+        ([(100, None, False)], False, "loop shuffles once"),
+        ([], False, "loop calls no shuffle"),
     ],
 )
 def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
-    calls: list[str], shuffles: bool, way: str
+    arguments: list[Any], fit: bool, way: str
 ) -> None:
-    traces: Any = [Mock(calls=[], fit={"shuffle": True}), Mock(calls=calls, fit={"shuffle": shuffles})]
+    writer: Any = Mock(calls=[], shuffles=[])
+
+    def original(dataset: Any, buffer_size: int, seed: Any = None, reshuffle_each_iteration: Any = None) -> Any:
+        return dataset
+
+    shuffle = partial(_recorded("shuffle", writer), original, None)
+    for each in arguments:
+        shuffle(**each) if isinstance(each, dict) else shuffle(*each)
+    traces: Any = [Mock(shuffles=[], fit={"shuffle": True}), Mock(shuffles=writer.shuffles, fit={"shuffle": fit})]
     for keep in ((), ("order",)):
         session: Any = Mock(names=["fit", "loop"], options=Mock(keep=keep))
         said = _shuffles_apart(session, traces)
@@ -368,9 +378,9 @@ def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
 
 def test_calls_of_a_data_set_are_recorded_as_people_write_them(tensorflow: Any) -> None:
     writer: Any = Mock(calls=[])
-    for name, arguments in (("shuffle", (tf.constant(60_000),)), ("padded_batch", (8, {"x": [None] * 20}))):
+    for name, arguments in (("batch", (tf.constant(60_000),)), ("padded_batch", (8, {"x": [None] * 20}))):
         _recorded(name, writer)(Mock(), Mock(), *arguments, drop_remainder=True)
-    assert writer.calls == ["shuffle(60000, drop_remainder=True)", "padded_batch(8, …, drop_remainder=True)"]
+    assert writer.calls == ["batch(60000, drop_remainder=True)", "padded_batch(8, …, drop_remainder=True)"]
 
 
 def test_a_further_training_has_the_name_of_its_model_if_both_call_it_the_same() -> None:

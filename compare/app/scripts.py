@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -203,10 +202,8 @@ def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[st
     """How the scripts shuffle, as a sentence, if they do so differently and the order was made the same in both."""
     ways = []
     for trace in traces:
-        calls = [call for call in trace.calls if call.startswith("shuffle(")]
-        once = [call for call in calls if re.search(r"reshuffle_each_iteration=False|, False\)$", call)]
-        again = trace.fit.get("shuffle") or len(once) < len(calls)
-        ways.append("shuffles again in every epoch" if again else "shuffles once" if calls else "calls no shuffle")
+        again, once = trace.fit.get("shuffle") or any(trace.shuffles), "shuffles once" if trace.shuffles else ""
+        ways.append("shuffles again in every epoch" if again else once or "calls no shuffle")
     if ORDER in session.options.keep or ways[0] == ways[1]:
         return []
     how = " and ".join(f"{name} {way}" for name, way in zip(session.names, ways, strict=True))

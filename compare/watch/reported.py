@@ -282,6 +282,9 @@ def _recorded(name: str, writer: TraceWriter) -> Any:
         script = not str(sys._getframe(2).f_globals.get("__name__", "")).startswith(("keras", "tf_keras", "tensorflow"))
         if script and text not in writer.calls and len(writer.calls) < 50:
             writer.calls.append(text)
+            if name == "shuffle":
+                again = by_name(original, dataset, args, options).get("reshuffle_each_iteration")
+                writer.shuffles.append(again is not False)
         return original(dataset, *args, **options)
 
     return call

@@ -126,6 +126,7 @@ class Trace:
         layers: name, class and configuration of each layer of the model, in order.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
         calls: calls of ``tf.data`` and the like that explain much, in order.
+        shuffles: whether each call of ``Dataset.shuffle`` asks for another order in every epoch.
         drawn: the functions of ``tf.random`` that the script calls, each ``eager``, in a ``graph``, or both.
         whole: whether the script came to its end.
         number: 0 for the script's first training.
@@ -158,6 +159,7 @@ class Trace:
     epochs: Sequence[FitEpoch] = ()
     reported: Sequence[Reported] = ()
     calls: Sequence[str] = ()
+    shuffles: Sequence[bool] = ()
     drawn: Mapping[str, Sequence[str]] = field(default_factory=dict)
     measured: Sequence[Measured] = ()
     whole: bool = False
@@ -267,6 +269,7 @@ class TraceWriter:
         self._rows: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
         self._flushed = 0.0
         self.calls: list[str] = []
+        self.shuffles: list[bool] = []
         self.drawn: dict[str, list[str]] = {}
         self.measured: list[Measured] = []
         self.whole = False
@@ -347,7 +350,7 @@ class TraceWriter:
 
     def _write(self, number: int) -> None:
         training = next(each for each in self._trainings if each.number == number)
-        of_script = {name: getattr(self, name) for name in ("calls", "drawn", "measured", "whole")}
+        of_script = {name: getattr(self, name) for name in ("calls", "shuffles", "drawn", "measured", "whole")}
         of_training = {name: getattr(training, name) for name in OF_TRAINING} | {"model": training.name}
         for described, optimizer in zip(self.content(number)["optimizers"], training.described, strict=False):
             described["lr"] = None if described["own"] else _without_effect(optimizer)
