@@ -13,7 +13,7 @@ from compare.app.script_runs import write_records
 from compare.app.scripts import _unknown_ends
 from compare.app.scripts_session import ModelPair
 from compare.check.causes.reporting import never_reset
-from compare.records import MetricsFile, Variable, step_dtype
+from compare.records import MetricsFile, Variable, read_records, step_dtype
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.trace import FitEpoch, Reported, Trace
@@ -156,3 +156,13 @@ def test_records_say_whether_they_have_numbers(tmp_path: Path) -> None:
     found = [write_records(tmp_path, name, trace, EpochEnds(ENDS), like, metrics) for name, like in sides]
     assert found == [True, False, False]
     assert metrics.epochs("a", 0) == [1, 2, 3]
+
+
+def test_a_loop_that_drops_the_last_batch_has_the_numbers_of_all_its_epochs(tmp_path: Path) -> None:
+    trace = replace(RESET, variables=(Variable("w", (1,), "float32"),))
+    metrics, of_fit = MetricsFile(tmp_path / "metrics.csv"), EpochEnds((5, 10, 15))
+    assert write_records(tmp_path, "loop", trace, of_fit, trace, metrics)
+    (record,) = read_records(tmp_path)
+    assert [dict(record.logs[epoch]) for epoch in (1, 2, 3)] == [{"mean": 0.5}] * 3
+    assert of_fit.own_of(replace(trace, whole=False)) == of_fit.ends, "it was cut short"
+    assert EpochEnds((7, 14)).own_of(trace) == (7, 14), "it has other epochs"

@@ -27,6 +27,7 @@ from compare.check.recorded_numbers import (
 from compare.check.used import DIVIDED, Used
 from compare.records import step_dtype
 from compare.verdict.exact import beyond_rounding, compare_records
+from compare.verdict.model import Difference, Source
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event
@@ -344,7 +345,7 @@ def test_the_losses_of_the_steps_are_looked_at_where_numbers_differ_by_more_than
     loop = judged_record("loop", 0, 1, 2, logs={1: {"loss": loss + 1e-6 if of_sums else loss + 1e-3}})
     pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop))
     trace = measured("SparseCategoricalAccuracy", [None], [None, 4])
-    model: Any = SimpleNamespace(names=("fit", "loop"), traces=(trace, trace), epochs=SimpleNamespace(ends=[2]))
+    model: Any = ModelPair(("fit", "loop"), (trace, trace), EpochEnds((2,)))
     with patch.multiple(scripts_explain, seen_losses=(looked := Mock(return_value=[None])), tell=Mock()):
         assert scripts_explain._explain_numbers(Mock(), pair, model) == {}
     assert looked.called is not of_sums
@@ -401,6 +402,47 @@ def test_where_weights_are_alike_means_over_all_epochs_are_named_from_the_number
     model: Any = ModelPair(("fit", "loop"), (traces[0], traces[1]), EpochEnds((1, 2)))
     (found,) = scripts_explain._explain_numbers(Mock(), pair, model).values()
     assert [each.id for each in found.causes] == ["metrics-not-reset"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "lines", "causes"),
+    [
+        (1, (None, 7), ["validation-in-training-mode"]),  # all weights are equal
+        (2, (None, 7), ["validation-in-training-mode"]),  # those of the first epoch are
+        (1, (7, 7), []),  # so does the reference
+        (1, (None, None), []),
+    ],
+)
+def test_validation_in_training_mode_is_named_where_it_gives_other_numbers_of_equal_weights(
+    epochs: int, lines: tuple[int | None, int | None], causes: list[str]
+) -> None:
+    fit = judged_record("fit", 0, 1, 2, logs={1: {"val_loss": 0.5}})
+    loop = judged_record("loop", 0, 1, 2, logs={1: {"val_loss": 0.6}})
+    exactly = compare_records(fit, loop)
+    if epochs == 2:
+        later = replace(exactly.training, verdict="different", first_difference=Difference(2, 1))
+        exactly = replace(exactly, training=later)
+    pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=exactly, twins="loop")
+    text = "predictions = model(x, training=True)"
+    fit_trace, loop_trace = (
+        Trace((), 1, np.zeros(1, step_dtype(1, 1)), untaped=None if line is None else ("a.py", line, text))
+        for line in lines
+    )
+    model: Any = ModelPair(("fit", "loop"), (fit_trace, loop_trace), EpochEnds((3,)))
+    with patch.multiple(scripts_explain, seen_losses=Mock(return_value=[None]), tell=Mock()):
+        found = scripts_explain._explain_numbers(Mock(), pair, model)
+    named = [each for comparison in found.values() for each in comparison.causes]
+    assert [each.id for each in named] == causes
+    assert all(each.source == Source("a.py", 7, text, text.replace("True", "False")) for each in named)
+
+
+def test_validation_from_other_weights_says_nothing_of_its_mode() -> None:
+    fit = judged_record("fit", 0, 1, 2, logs={1: {"val_loss": 0.5}})
+    loop = judged_record("loop", 0, 1, 2 + 1e-9, logs={1: {"val_loss": 0.6}})
+    pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop), twins="loop")
+    rows = np.zeros(1, step_dtype(1, 1))
+    traces = Trace((), 1, rows, trained_by="fit"), Trace((), 1, rows, untaped=("a.py", 7, "model(x, training=True)"))
+    assert scripts_explain._explain_numbers(Mock(), pair, ModelPair(("fit", "loop"), traces, EpochEnds((3,)))) == {}
 
 
 def test_equal_batches_leave_nothing_to_name() -> None:

@@ -112,6 +112,35 @@ def test_values_that_come_after_a_model_was_given_none_are_not_given_to_the_next
             assert [np.array_equal(model.weights[0], there) for model in (first, second)] == given
 
 
+@pytest.mark.parametrize("in_graph", [True, False])
+@pytest.mark.parametrize(("training", "line"), [(True, "return model(x, training=training)"), (False, ""), (None, "")])
+def test_the_line_that_calls_a_model_in_training_mode_between_steps_is_known(
+    watch: Watch, in_graph: bool, training: bool | None, line: str
+) -> None:
+    def script() -> None:
+        model = keras.Sequential([keras.Input((8,)), layers.Dropout(0.5), layers.Dense(1)])
+        model(X[:1], training=True)  # before there are steps
+        optimizer = keras.optimizers.SGD()
+
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+            optimizer.apply_gradients(
+                zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+            )
+
+        def validate(x: Any) -> Any:
+            return model(x, training=training)
+
+        step, validate = (tf.function(each) if in_graph else each for each in (step, validate))
+        for batch in BATCHES:
+            step(*batch)
+        validate(X)
+
+    trace, *_ = watch(script)
+    assert (trace.untaped or ("", 0, ""))[2] == line
+
+
 def test_what_has_no_fixed_shape_is_left_out_and_trainings_that_are_too_many_are_known(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

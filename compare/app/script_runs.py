@@ -208,13 +208,15 @@ def write_records(
     """
     recorder = Recorder(folder, metrics, name, 0)
     recorder(BuildRecord(trace.variables, trace.replicas))
-    logs = {} if like is None else logs_by_epoch(trace, epochs.ends, like)
+    own = epochs.own_of(trace)
+    ends = {*epochs.ends, *own[-1:]}
+    logs = {} if like is None else logs_by_epoch(trace, own, like)
     for row in trace.steps:
         step = int(row["step"])
         epoch, within = epochs.place(step) if step else (1, 0)
         record = StepRecord(epoch, within, np.array(row["hashes"]), np.array(row["projections"]))
         recorder(record)
-        if step in epochs.ends:
+        if step in ends:
             recorder(replace(record, step=EPOCH_END))
             if like is not None:
                 numbers, seconds = logs.get(epoch, ({}, math.nan))

@@ -23,6 +23,7 @@ from compare.app.scripts_close_ups import (
 )
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
+from compare.check.causes import CATALOGUE
 from compare.check.causes.optimizer import settings_apart
 from compare.check.causes.reporting import never_reset, other_metrics
 from compare.check.judge_recorded import hints, name_causes, name_copies, name_further, name_left
@@ -39,7 +40,7 @@ from compare.check.recorded_numbers import (
 )
 from compare.check.sides import Sides
 from compare.check.stages import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, Located
-from compare.check.used import used_by
+from compare.check.used import Used, used_by
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode
@@ -275,6 +276,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
         causes = [*_with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1), *of_reference]
         known = {cause.id for cause in causes}
         return _of_numbers(pair, [*causes, *(c for c in _own_numbers(pair, model, both) if c.id not in known)], [])
+    others = [*of_reference, *_in_training_mode(pair, model, used)]
     reporting = pair.exactly.reporting
     evidence: list[Measurement] = []
     seen: CloseUp | None = None
@@ -285,7 +287,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     near = {name for _, name, a, b in reported if name.removeprefix("val_") == "loss" and not same(a, b)}
     metrics = other_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
     causes = name_reporting(pair.reference, pair.candidate, used=used, metrics=metrics)
-    unexplained = (different | near).difference(*(cause.metrics for cause in (*causes, *of_reference)))
+    unexplained = (different | near).difference(*(cause.metrics for cause in (*causes, *others)))
     if unexplained and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
         (seen,) = seen_losses(session, model)
@@ -295,7 +297,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
             causes = name_reporting(pair.reference, pair.candidate, *of_losses, metrics)
             if left := (unexplained & different).difference(*(cause.metrics for cause in causes)):
                 evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
-    return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *of_reference], evidence)
+    return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *others], evidence)
 
 
 def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measurement]) -> dict[str, Comparison]:
@@ -337,6 +339,7 @@ def _own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -
         [] if close_up is None else name_own_loss(records[side], losses_by_epoch(close_up, ends), used)
         for side, close_up in ((side, seen[side]) for side in (1 - at_fault, at_fault))
     )
+    causes += _in_training_mode(pair, model, used)
     also = {cause.id for cause in right}  # what both do is no difference
     known, kept = (never_reset(traces[side], ends, traces[1 - at_fault]) for side in (1 - at_fault, at_fault))
     causes += name_not_reset({name: kept[name] for name in kept.keys() - known.keys()}, records[at_fault], used)
@@ -344,12 +347,35 @@ def _own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -
     return _with_lines(list(found.values()), model, at_fault, own)
 
 
+def _in_training_mode(pair: Pair, model: ModelPair, used: Used) -> list[Finding]:
+    """The cause of other numbers of validation from equal weights, where one side alone validates as it trains."""
+    at_fault, first = int(not model.swapped), pair.exactly.training.first_difference
+    line, right_line = (model.traces[side].untaped for side in (at_fault, 1 - at_fault))
+    other = [
+        (epoch, name, *(values[::-1] if model.swapped else values))
+        for epoch, name, *values in reported_by_both(pair.reference, pair.candidate)
+        if name.startswith("val_") and not same(*values) and (first is None or epoch < first.epoch)
+    ]
+    if line is None or right_line is not None or not other:
+        return []
+    epoch, name, right, value = other[0]
+    seen = Measurement.of(
+        "called-in-training-mode",
+        metric=name, metrics=list(dict.fromkeys(name for _, name, *_ in other)),
+        epoch=epoch, value=value, right=right, other=model.names[1 - at_fault],
+    )  # fmt: skip
+    cause, source = CATALOGUE["validation-in-training-mode"], Source.of(line)
+    found = cause.found(model.names[at_fault], seen, used=used)
+    return [replace(found, source=source and replace(source, instead=cause.instead_of(source.text)))]
+
+
 def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int, seen: CloseUp | None = None) -> list[Finding]:
     """Causes of reported numbers, with the line of a script that reports them, or whose loss Keras divides."""
     trace, ends = model.traces[side], model.epochs.ends or (model.traces[side].last,)
     divided = seen.divided if seen is not None else {}
     lines = (divided.get(each.divided) or line_of(trace, ends, model.traces[1 - side], each.metrics) for each in causes)
-    return [replace(each, source=Source.of(line, shows=True)) for each, line in zip(causes, lines, strict=True)]
+    sources = (Source.of(line, shows=True) for line in lines)
+    return [replace(each, source=each.source or source) for each, source in zip(causes, sources, strict=True)]
 
 
 def _train_twins(

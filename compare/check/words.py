@@ -691,6 +691,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "reports",
     "counts-all-epochs": "at the end of epoch {epochs} {metrics:and} {metrics:is|are} the mean of {counted:,.0f} "
     "values, and after the first of {first:,.0f}: those of all epochs so far",
+    "called-in-training-mode": "the model is called with training=True outside of the training step; in epoch {epoch}, "
+    "from equal weights, {metric} is {value:.6g}, and {right:.6g} in {other}",
     "mixed-means": "{metrics:and} in each epoch {metrics:is|are} the mean over training and validation: the metric's "
     "state is not reset between them",
     "reported-loss-not-reduced": _reported(f"in every epoch it is {_SHARE}"),

@@ -41,6 +41,15 @@ class EpochEnds:
             return self.ends[epoch - 1] if epoch <= len(self.ends) else 0
         return step + (0, *self.ends)[min(epoch - 1, len(self.ends))]
 
+    def own_of(self, trace: Trace) -> tuple[int, ...]:
+        """The ends of a loop's own epochs where it makes fewer steps in each of as many; else these."""
+        own = (
+            EpochEnds.of(trace).ends
+            if trace.whole and not trace.epochs and trace.last < max(self.ends, default=0)
+            else ()
+        )
+        return own if len(own) == len(self.ends) else self.ends
+
     @classmethod
     def of(cls, *traces: Trace) -> EpochEnds:
         """The ends of the epochs of trainings that are compared: of the first by ``fit``, else of all loops.

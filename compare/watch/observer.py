@@ -174,6 +174,10 @@ class Observer:
         return original(model, *args, **options)
 
     def _enter_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
+        if options.get("training") is True and self._here.layer is None and not self._here.tapes:
+            for training in self.trainings:
+                if training.root is model and training.steps and training.untaped is None:
+                    training.untaped = self.line()
         with self._here.set(layer=model):
             return self._call_model(original, model, *args, **options)
 

@@ -145,6 +145,8 @@ class Trace:
             weights are recorded; or ``LEFT`` for what a training leaves: its weights after its last step, when ``fit``
             or the optimizer ended it, and at the end of the script. Empty for a training.
         of: the number of the training that leaves them.
+        untaped: the first line that calls the model with ``training=True`` between steps, under no tape, as in
+            validation by mistake; None if there is none.
         unsure: the names of variables that were paired only by their order among those of equal shape.
         still: the models that no optimizer trains whose weights come after its own, before these are ordered.
     """
@@ -178,6 +180,7 @@ class Trace:
     left_out: Sequence[tuple[Variable, bool]] = ()
     state: str = ""
     of: int = -1
+    untaped: tuple[str, int, str] | None = None
     unsure: Sequence[str] = ()
     still: Sequence[Trace] = ()
 
@@ -253,7 +256,7 @@ class Trace:
 
 OF_TRAINING = (
     "number", "created", "alike", "changed_early", "parts", "began", "ended", "trained", "reseeded", "empty",
-    "state", "of",
+    "state", "of", "untaped",
 )  # fmt: skip
 """What a trace has of the watched training by the same name."""
 

@@ -84,6 +84,7 @@ class Training:
         of: the number of that training.
         last: the fingerprint of the weights after the last step.
         now: the same, or that of the weights which a noise twin goes on with.
+        untaped: the script's first line that has called the model with ``training=True`` after steps, without a tape.
         left: the number of steps when ``fit`` or the optimizer last ended the training, and the fingerprint then.
     """
 
@@ -104,6 +105,7 @@ class Training:
         self.began = self.ended = 0
         self.last: tuple[np.ndarray, np.ndarray] | None = None
         self.now: tuple[np.ndarray, np.ndarray] | None = None
+        self.untaped: tuple[str, int, str] | None = None
         self.left: tuple[int, Any] = 0, None
         self.next: Training | None = None
         self.updated: set[int] = set()

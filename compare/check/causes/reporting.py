@@ -353,6 +353,7 @@ CAUSES = (
         "uses the batch's own statistics.",
         wrong="predictions = model(x, training=True)  # in validation",
         remedy="predictions = model(x, training=False)",
+        rewrites={r"((?:self\.)?\w+)\((.+), training=True\)": r"\2(\3, training=False)"},
         recognised="The reported validation numbers match those of the model called with training=True on the "
         "validation batches in order.",
         met='"Correct is_train value for BiMPM validation", '
