@@ -36,7 +36,8 @@ def is_file(wanted: str) -> bool:
 def refuse_missing(path: str | Path) -> None:
     """Raises a RequestError if a Python file is not there."""
     if not os.path.isfile(path):  # of a name that is too long, too
-        raise RequestError(f"{shown_path(path)}: there is no such file")
+        wrong = "it is no plain file" if os.path.exists(path) else "there is no such file"
+        raise RequestError(f"{shown_path(path)}: {wrong}")
 
 
 def source_and_attribute(wanted: str) -> tuple[str, str]:
@@ -60,7 +61,8 @@ def did_you_mean(given: Sequence[str] | str, known: Iterable[str]) -> str:
 def _most_similar(given: str, known: Iterable[str]) -> str:
     names = {name.strip("-").lower(): name for name in known}
     word = given.strip("-").lower()
-    close = difflib.get_close_matches(word, names, n=1)
+    close = [name for name in names if len(word) > 2 and name.startswith(word)][:1]
+    close = close or difflib.get_close_matches(word, names, n=1)
     close = close or [name for name in names if len(word) > 2 and word in name][:1]
     return names[close[0]] if close else ""
 

@@ -16,7 +16,7 @@ from compare.app.environments import PACKAGES, versions_of
 from compare.app.notebooks import as_python
 from compare.errors import RequestError
 from compare.modes import Scripts
-from compare.naming import distinct, plain, printable, shown_path
+from compare.naming import distinct, plain, printable, refuse_missing
 from compare.request import keras_of_the_environment
 
 T = TypeVar("T")
@@ -66,9 +66,7 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
     scripts, pythons = (_for_each(given, count) for given in (options.scripts, options.python or (sys.executable,)))
     replicas = _for_each(options.sizes or (options.replica_count,), count)
     for script in options.scripts if not options.commits else ():
-        if not os.path.isfile(script):
-            wrong = "it is no plain file" if os.path.exists(script) else "there is no such file"
-            raise RequestError(f"{shown_path(script)}: {wrong}")
+        refuse_missing(script)
     asked = options.python or (keras_of_the_environment() == 2 and pythons)
     known = {python: versions_of(python) for python in dict.fromkeys(asked or ())}
     versions = [known.get(python, {}) for python in pythons]
