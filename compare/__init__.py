@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type
 
 from compare.errors import NoVerdictError, RequestError
 from compare.experiment import Experiment
-from compare.naming import renamed, shown_path
+from compare.naming import did_you_mean, renamed, shown_path
 from compare.option import Converted
 from compare.options import MODES, OPTIONS, Options
 from compare.request import Request, Task
@@ -102,7 +102,8 @@ def _takes(options: Callable[Given, Options]) -> Callable[[Callable[[Request], R
             try:
                 given = inspect.signature(options).bind(*args, **kwargs).arguments
             except TypeError as error:
-                raise RequestError(f"compare.run: {error}") from None
+                meant = did_you_mean([name for name in kwargs if name not in OPTIONS], OPTIONS)
+                raise RequestError(f"compare.run: {error}{meant}") from None
             if empty := [
                 mode.word for mode in MODES if given.get(mode.word) == []
             ]:  # of a pattern, say: not a training

@@ -117,7 +117,9 @@ def test_former_names_of_options_go_on_working_and_are_not_listed(tmp_path: Path
 
 
 def test_what_run_does_not_know_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"compare\.run: got an unexpected keyword argument 'epoch'"):
+    with pytest.raises(
+        RequestError, match=r"compare\.run: got an unexpected keyword argument 'epoch'; did you mean epochs\?"
+    ):
         compare.run(epoch=3)  # type: ignore[call-arg]
 
 

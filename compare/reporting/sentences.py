@@ -75,10 +75,8 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
         seeds = f", for each of {comparison.study.seeds} seeds" if comparison.study else ""
         return f"{exactly}{seeds}: {equal}{_numbers(comparison)}"
     if training.verdict == "alike":
-        numbers = _unlike_numbers(reporting)
-        return (
-            f"{candidate} trains like {reference}, up to rounding{numbers}: {_divergence(training)}{_noise(training)}"
-        )
+        apart = f"{_divergence(training)}{_noise(training)}{_unlike_numbers(reporting)}"
+        return f"{candidate} trains like {reference}, up to rounding: {apart}"
     if training.verdict == "different":
         sides = {cause.side for cause in comparison.causes if cause.side}
         fault = f"; the mistake is in {reference}" if sides == {reference} else ""  # else the candidate would be blamed
@@ -90,8 +88,8 @@ def _unlike_numbers(reporting: Reporting) -> str:
     """The clause on reported numbers that differ, or may differ, by more than rounding; else empty."""
     if reporting.verdict == "inconclusive":
         differing = differing_numbers(reporting.metrics)
-        return f", but its reported numbers differ by more than rounding, and could not be judged: {differing}"
-    return ", but its reported numbers do not match its weights" if reporting.verdict == "different" else ""
+        return f"; but its reported numbers differ by more than rounding, and could not be judged: {differing}"
+    return "; but its reported numbers do not match its weights" if reporting.verdict == "different" else ""
 
 
 def _not_finite(comparison: Comparison, reference: str) -> str:

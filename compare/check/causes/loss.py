@@ -655,7 +655,8 @@ CAUSES = (
         "accumulation without averaging, or loss scaling that is not undone.",
         wrong="scaled_loss = factor * loss\n"
         "gradients = tape.gradient(scaled_loss, variables)  # applied without dividing by factor",
-        remedy="gradients = [gradient / factor for gradient in gradients]  # or leave the factor out",
+        remedy="gradients = tape.gradient(loss, variables)  # of the loss itself, without the factor\n"
+        "# or, where the factor is needed:\ngradients = [gradient / factor for gradient in gradients]",
         recognised="A factor is measured in the first step's gradient. It must explain every other step, too, and no "
         "simpler cause may explain them. A factor equal to the number of replicas is a cause of its own.",
         met='"[BERT/TF] gradients scale up with the number of gradient accumulation", '
