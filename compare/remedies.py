@@ -18,6 +18,9 @@ def _no(*names: str) -> str:
 
 
 REMEDIES = {
+    "failed to map segment|[Cc]annot allocate memory": (
+        "there is too little memory: free some, or allow more (ulimit -v)"
+    ),
     # Data.
     "Random ops require a seed": (
         "give shuffle a seed, such as shuffle(n, seed=epoch, reshuffle_each_iteration=False), and random images "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import subprocess
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from compare.app import cli
+from compare.app import cli, standard_streams
 from compare.app.notebooks import as_python
 from compare.app.script_runs import ScriptRunner, failure_of
-from compare.records import Variable
+from compare.records import RecordError, Variable
+from compare.user_errors import describe
 from compare.watch.settings import Settings
 from compare.watch.trace import pickled
 
@@ -119,6 +121,25 @@ def test_the_version_for_a_reader_that_has_left_is_no_error() -> None:
     done = subprocess.run([sys.executable, "scripts/compare.py", "--version"], stdout=write, cwd=ROOT, **given)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_too_many_open_files_are_no_wrong_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def read_one_more() -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def damaged() -> int:
+        try:
+            return read_one_more()
+        except OSError as error:
+            raise RecordError(tmp_path, f"cannot be read ({error.strerror})") from None
+
+    assert standard_streams.ending("x", damaged) == 3
+    assert capsys.readouterr().err == ("x: too many open files: allow more (ulimit -n), then continue with --resume\n")
+
+
+def test_too_little_memory_to_load_tensorflow_is_told() -> None:
+    told = describe(ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"))
+    assert told.endswith("; there is too little memory: free some, or allow more (ulimit -v)")
 
 
 def test_output_that_user_code_has_closed_changes_no_status() -> None:

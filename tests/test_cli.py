@@ -747,6 +747,7 @@ def test_a_file_that_is_not_there_is_refused_before_tensorflow_is_imported(tmp_p
 def test_reports_that_cannot_be_a_folder_are_refused(refuse: Refuse, tmp_path: Path, reports: str) -> None:
     (tmp_path / "file").write_text("precious")
     (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "gone")
+    assert "folder whose path is not UTF-8; give another one" in refuse("--reports", str(tmp_path / "r\udcff"))
     message = refuse("--reports", reports)
     assert message.startswith(f"--reports {reports}: results cannot be written there (")
     assert message.endswith("; give a folder that can be written to")

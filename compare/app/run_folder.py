@@ -14,12 +14,12 @@ from filelock import FileLock, Timeout
 
 from compare.app.provenance import code
 from compare.errors import RequestError, StorageError
-from compare.naming import absolute, shown_path
+from compare.naming import absolute, printable, shown_path
 from compare.options import as_json
 from compare.records.files import umask
 from compare.records.model import RecordError
 from compare.records.run_json import FINISHED, RunJson
-from compare.request import Request
+from compare.request import Request, Task
 
 
 @contextmanager
@@ -29,6 +29,9 @@ def claimed(options: Request) -> Iterator[Path]:
     The options are on disk before the body of the ``with`` statement runs.
     """
     reports = absolute(options.reports)
+    if isinstance(options, Task) and any("\udc80" <= each <= "\udcff" for each in str(reports)):
+        why = "TensorFlow saves no checkpoints in a folder whose path is not UTF-8; give another one"
+        raise RequestError(f"--reports {printable(str(reports))}: {why}")
     new = [each for each in (reports, *reports.parents) if not os.path.exists(each)]
     folder = _begun(options) if options.goes_on else _new(options)
     lock = FileLock(folder / ".lock", timeout=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -69,6 +70,8 @@ def ending(program: str, carry_out: Callable[[], int]) -> int:
     except KeyboardInterrupt as error:
         status = fail(program, str(error) or "interrupted", EXIT_INTERRUPTED)
     except (RequestError, NoVerdictError) as error:
+        if getattr(error.__cause__ or error.__context__, "errno", 0) in (errno.EMFILE, errno.ENFILE):
+            error = NoVerdictError("too many open files: allow more (ulimit -n), then continue with --resume")
         status = fail(program, error, error.status)
     except Exception as error:
         *_, last = traceback.extract_tb(error.__traceback__)
