@@ -17,7 +17,8 @@ from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
 from compare.check.causes.optimizer import kind_of_setting, with_options
-from compare.check.judge_recorded import hints, name_causes, name_further
+from compare.check.hints import hints
+from compare.check.judge_recorded import name_causes, name_further
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
 from compare.check.recorded import scale_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare.check import judge_recorded
+from compare.check import hints, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies, name_left
 from compare.check.sides import Sides
@@ -28,7 +28,7 @@ NAMES = ["dense/kernel", "dense/bias"]
 
 def hints(*arguments: Any) -> list[dict[str, Any]]:
     """The hints, as kinds with their quantities."""
-    return [each.as_json() for each in judge_recorded.hints(*arguments)]
+    return [each.as_json() for each in hints.hints(*arguments)]
 
 
 def hint(kind: str, *, side: str = "loop", **quantities: Any) -> dict[str, Any]:
@@ -900,7 +900,7 @@ def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> Non
 def test_numbers_drawn_before_the_first_step_may_be_its_weights() -> None:
     draws = Event("drawn", 0, {"name": NORMAL}, [], [1])
     close_up = CloseUp({1: [draws], 2: [draws]})
-    assert [judge_recorded._drawn_for_loss(close_up, step) for step in (1, 2)] == [set(), {NORMAL}]
+    assert [hints._drawn_for_loss(close_up, step) for step in (1, 2)] == [set(), {NORMAL}]
 
 
 def weights_of(*layers: str) -> Trace:
@@ -1076,12 +1076,12 @@ def test_a_model_that_is_called_again_with_the_same_examples_for_a_term_of_the_l
     twice = replace(usual, steps={**usual.steps, STEP: [*events[:begin], *again, *events[begin:]]})
     found = located(twice)
     assert found.stage == stage and found.of("examples").equal and found.of("predictions").equal
-    assert judge_recorded.parts_of_step(sides(twice)) == [1, 1], "no micro-batches"
+    assert recorded.parts_of_step(sides(twice)) == [1, 1], "no micro-batches"
     micro = replace(usual, steps={**usual.steps, STEP: [*events[: begin + 2], *again, *events[begin:]]})
-    assert judge_recorded.parts_of_step(sides(micro)) == [1, 2], "each with a loss of its own"
+    assert recorded.parts_of_step(sides(micro)) == [1, 2], "each with a loss of its own"
     both = sides(replace(usual, steps={**usual.steps, STEP: [*events, *(replace(each, replica=1) for each in events)]}))
     both = replace(both, traces=(both.traces[0], replace(both.traces[1], replicas=2)))
-    assert judge_recorded.parts_of_step(both) == [1, 1], "one on each of two replicas"
+    assert recorded.parts_of_step(both) == [1, 1], "one on each of two replicas"
 
 
 @pytest.mark.parametrize("off", [0.0, 0.01])

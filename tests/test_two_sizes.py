@@ -14,7 +14,8 @@ from test_stages import NAMES, micro_batches, sides
 
 import compare
 from compare.check import words
-from compare.check.judge_recorded import hints, name_causes
+from compare.check.hints import hints
+from compare.check.judge_recorded import name_causes
 from compare.check.stages import Located, locate
 from compare.errors import NoVerdictError, RequestError
 from compare.verdict.model import StageValues

@@ -26,7 +26,8 @@ from compare.check import words
 from compare.check.causes import CATALOGUE
 from compare.check.causes.optimizer import settings_apart
 from compare.check.causes.reporting import never_reset, other_metrics
-from compare.check.judge_recorded import hints, name_causes, name_copies, name_further, name_left
+from compare.check.hints import hints
+from compare.check.judge_recorded import name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
 from compare.check.recorded import same

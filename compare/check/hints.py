@@ -1,0 +1,306 @@
+"""What was seen of two recorded sides that may explain a difference without proving it; no TensorFlow here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from compare.check.causes.data import has_unknown_pairs
+from compare.check.causes.optimizer import made_again
+from compare.check.measurement import Measurement
+from compare.check.recorded import (
+    CLOSE,
+    RecordedLoss,
+    both_gradients,
+    clipping_of,
+    drawn_more_often,
+    equal_gradients,
+    factor_of_gradients,
+    other_settings,
+    parts_of_step,
+    penalty_of,
+    same,
+    skipped_updates,
+    steps_of_epoch,
+)
+from compare.check.sides import Sides
+from compare.check.stages import (
+    EXAMPLES,
+    FEW_ROUNDINGS,
+    GRADIENTS,
+    INPUTS,
+    LOSS,
+    PREDICTIONS,
+    SQUASHING,
+    STATE,
+    UPDATE,
+    Located,
+    all_rows,
+    calls_of,
+    common_multiple,
+    example_rows,
+    gradients_of,
+    loss_of,
+    parallel,
+    relative_gap,
+)
+from compare.verdict.model import Source
+from compare.watch.seen import CloseUp
+
+FAR = 1000
+"""How many times as far apart the weights of a model are that did not come there by rounding."""
+
+
+def hints(located: Located, sides: Sides) -> list[Measurement]:
+    """What was seen that may explain a difference without proving it."""
+    found = []
+    made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
+    shared = len([event for event in sides.other.of(sides.step, "gradients") if event.replica == 0])
+    if located.stage == UPDATE and made[0] > made[1] and shared < made[0]:  # they do not share each step
+        found.append(Measurement.of("optimizers-in-turn", optimizers=made[0]))
+    if located.stage == EXAMPLES:
+        found += [*_hints_on_labels(sides), *_hints_on_examples(sides)]
+    if located.stage in (LOSS, UPDATE) and (calls := calls_of(sides.other, sides.step) or 1) > 1:
+        found.insert(0, Measurement.of("applied-times", times=calls))
+    if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
+        found += [*_hints_on_gradients(sides), *_hints_on_limits(sides)]
+    if located.stage != UPDATE and (again := made_again(sides)):
+        found.append(again)
+    if sides.other_trace.never_changes:
+        found.insert(0, Measurement.of("never-changes"))
+    if located.stage == PREDICTIONS:
+        found += [*drawn_more_often(sides.right, sides.other, sides.step), *_hints_on_layers(sides)]
+        found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
+    if located.stage == LOSS:
+        found += _hints_on_weights(sides)
+    found += _hints_on_parts(located, sides)
+    if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
+        found += _hints_on_settings(located, sides)
+    if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
+        found += _hints_on_random_numbers(sides, located.stage)
+    return list(map(sides.named, found))
+
+
+def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
+    """What another number of replicas, or of micro-batches in an update, changes by itself."""
+    counts, limiting = parts_of_step(sides), list(sides.close_ups)
+    dropout, batch_norm, clips = "dropout-per-replica", "batch-norm-per-replica", "clips-per-replica"
+    numbers: dict[str, Any] = {"replicas": sides.replicas}
+    if len({trace.replicas for trace in sides.traces}) == 1:
+        if counts[0] == counts[1]:
+            return
+        own = counts[1] > counts[0]
+        limiting = [sides.other if own else sides.right]
+        dropout, batch_norm, clips = "dropout-per-micro-batch", "batch-norm-per-micro-batch", "clips-per-micro-batch"
+        numbers = {"side": sides.other_name if own else sides.right_name, "count": max(counts)}
+        numbers["line"] = _line_of(limiting[0], sides.step, "clip") if located.stage == GRADIENTS else None
+    if located.stage == PREDICTIONS:
+        classes = {layer["name"]: layer["class"] for layer in sides.right_trace.layers}
+        for layer in located.where.split(", "):
+            if "Dropout" in classes.get(layer, ""):
+                yield Measurement.of(dropout, layer=layer, **numbers)
+            elif classes.get(layer) == "BatchNormalization":
+                yield Measurement.of(batch_norm, layer=layer, **numbers)
+    if located.stage == GRADIENTS and all(each.of(sides.step, "clip") for each in limiting):
+        yield Measurement.of(clips, **numbers)
+
+
+def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:
+    """Layers that only one side calls, such as one that makes a mask."""
+    called = [
+        Counter(event.info["class"] for event in close_up.of(sides.step, "layer"))
+        for close_up in (sides.other, sides.right)
+    ]
+    for name, own, others in zip((sides.other_name, sides.right_name), called, reversed(called), strict=True):
+        if own and others and (alone := own.keys() - others.keys()):
+            yield Measurement.of("layers-alone", side=name, classes=sorted(alone))
+
+
+def _hints_on_outputs(sides: Sides) -> Iterator[Measurement]:
+    """One side's predictions are probabilities, made from the other's."""
+    both = [side.arrays(sides.step, "predictions") for side in sides.close_ups]
+    shapes = [[np.shape(each) for each in arrays] for arrays in both]
+    known = [each.dtype.kind == "f" and each.size and np.ptp(each) for arrays in both for each in arrays]
+    if not known or not all(known) or shapes[0] != shapes[1]:
+        return
+    for (other, logits), (side, predicted) in permutations(zip(sides.names, both, strict=True)):
+        for name, function in SQUASHING.items():
+            pairs = zip(logits, predicted, strict=True)
+            if all(np.allclose(function(a.astype(np.float64)), b, rtol=1e-4, atol=1e-7) for a, b in pairs):
+                yield Measurement.of("predictions-squashed", side=side, function=name, other=other)
+
+
+def _hints_on_models(sides: Sides) -> Iterator[Measurement]:
+    """Models that a step calls after the first with weights that differ by far more than those of the first."""
+    both = ([each for each in close_up.of(sides.step, "weights") if not each.replica] for close_up in sides.close_ups)
+    first = 0.0
+    for number, (one, other) in enumerate(zip(*both, strict=False)):
+        if list(map(np.shape, one.arrays)) != list(map(np.shape, other.arrays)):
+            return
+        gap = max((relative_gap(a, b) for a, b in zip(one.arrays, other.arrays, strict=True)), default=0.0)
+        if number and gap > max(FEW_ROUNDINGS, FAR * first):
+            yield Measurement.of("model-begins-apart", model=other.info["model"])
+        first = gap if not number else first
+
+
+def _hints_on_weights(sides: Sides) -> Iterator[Measurement]:
+    """Weighted losses that one side divides by the sum of the weights, as PyTorch does, instead of their number."""
+    for at in (sides, replace(sides, swapped=not sides.swapped)):
+        recorded, loss = RecordedLoss.of(at), loss_of(at.other, at.step)
+        weight = recorded.targets.weight if recorded is not None and recorded.targets is not None else None
+        if recorded is None or loss is None or weight is None or same(float(np.mean(weight)), 1.0):
+            continue
+        if same(loss, recorded.data / float(np.mean(weight)) + recorded.penalty):
+            yield Measurement.of("divided-by-weights", side=at.other_name, other=at.right_name)
+
+
+def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
+    """Layers with other settings; where the difference is known to be in some layers, only those."""
+    layers = sides.other_trace.layers, sides.right_trace.layers
+    if [each["class"] for each in layers[0]] != [each["class"] for each in layers[1]]:
+        return
+    parts = {part for name in located.where.split(", ") for part in name.split("/")}
+    for own, right in zip(*layers, strict=True):
+        named_there = not located.where or not parts.isdisjoint((own["name"], right["name"]))
+        if named_there and (settings := other_settings(own["config"], right["config"])):
+            yield Measurement.of("layer-settings", layer=f"{own['class']} {own['name']}", settings=settings)
+
+
+def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:
+    """Random numbers that were seen to differ before the stage; where they were not seen, those of graph and loop."""
+    drawn = sides.other_trace.drawn, sides.right_trace.drawn
+    numbers = [_drawn_before(each, sides.step, stage) for each in (sides.other, sides.right)]
+    both = [name for name in drawn[1] if name in drawn[0]]
+    seen = [name for name in both if all(name in each for each in numbers)]
+    one, another = numbers
+    # Where one side has drawn all that the other has, and goes on, the numbers are the same.
+    if apart := [name for name in seen if not (one[name] <= another[name] or one[name] >= another[name])]:
+        yield Measurement.of("drawn-otherwise", functions=apart)
+    elif other_ways := [name for name in both if name not in seen and set(drawn[0][name]) != set(drawn[1][name])]:
+        yield Measurement.of("drawn", functions=other_ways)
+    for i, (name, close_up) in enumerate(((sides.other_name, sides.other), (sides.right_name, sides.right))):
+        late = _drawn_for_loss(close_up, sides.step) if stage == LOSS else drawn[i]
+        if (alone := [each for each in drawn[i] if each in late]) and not drawn[1 - i]:
+            yield Measurement.of("calls-alone", side=name, functions=alone)
+
+
+def _drawn_for_loss(close_up: CloseUp, step: int) -> set[str]:
+    """The functions that have drawn numbers after a step's predictions; before the first, also weights are drawn."""
+    events = close_up.steps.get(step, ())
+    begin = next((i for i, each in enumerate(events) if each.kind == "predictions"), len(events) if step == 1 else 0)
+    return {event.info["name"] for event in events[begin:] if event.kind == "drawn"}
+
+
+def _drawn_before(close_up: CloseUp, step: int, stage: str) -> dict[str, Counter[int]]:
+    """The hashes of the random numbers that a step has drawn before it came to a stage, by function."""
+    events = close_up.steps.get(step, ())
+    kind = "inputs" if stage == EXAMPLES else stage
+    end = max((i for i, event in enumerate(events) if event.kind == kind), default=len(events))
+    found: dict[str, Counter[int]] = {}
+    for event in events[:end]:
+        if event.kind == "drawn":
+            found.setdefault(event.info["name"], Counter()).update(event.rows)
+    return found
+
+
+def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
+    right_skips, skips = skipped_updates(sides)
+    if right_skips != skips:
+        seen = {"side": sides.other_name, "count": skips, "other": sides.right_name, "others": right_skips}
+        yield Measurement.of("updates-skipped", **seen)
+        return
+    steps, sources = steps_of_epoch(sides), (sides.right, sides.other)
+    right, other = ([row for step in steps for row in example_rows(side, step)] for side in sources)
+    if unknown := len(set(other) - all_rows(sides.right)):
+        numbers = {"examples": unknown, "of": len(other), "first": min(steps), "last": max(steps)}
+        yield sides.named(Measurement.of("unknown-examples", **numbers), by_right=True)
+    if unknown or has_unknown_pairs(sides, steps):
+        traces = ((sides.right_name, sides.right_trace.fit), (sides.other_name, sides.other_trace.fit))
+        split = [(name, float(fit["validation_split"])) for name, fit in traces if fit.get("validation_split")]
+        if len(split) == 1:
+            yield Measurement.of("split-off", side=split[0][0], share=split[0][1])
+        yield from _hints_on_random_numbers(sides, EXAMPLES)
+    elif right != other and sorted(right) == sorted(other):
+        yield Measurement.of("reordered", examples=len(right))
+    calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
+    for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
+        if others and (alone := [call for call in own if call not in others]):
+            yield Measurement.of("calls-alone", side=name, functions=alone)
+
+
+def _hints_on_labels(sides: Sides) -> Iterator[Measurement]:
+    """A loss that is given the predictions as labels, and something else as predictions."""
+    for name, side in zip(sides.names, sides.close_ups, strict=True):
+        outputs = side.arrays(sides.step, "predictions")
+        for event in side.of(sides.step, "targets"):
+            if not event.arrays:
+                continue
+            true = event.info["true"]
+            labels, predicted = event.arrays[:true], event.arrays[true : true + event.info["predicted"]]
+            if _equal(labels, outputs) and not _equal(predicted, outputs):
+                yield Measurement.of("predictions-as-labels", side=name, line=_line_of(side, sides.step, "targets"))
+
+
+def _equal(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    return len(a) == len(b) and all(map(np.array_equal, a, b))
+
+
+def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:
+    """A call that limits gradients on one side alone, where the other's optimizer does not."""
+    if any(map(clipping_of, sides.traces)):
+        return
+    lines = [_line_of(close_up, sides.step, "clip") for close_up in sides.close_ups]
+    for side, own, others in zip(sides.names, lines, reversed(lines), strict=True):
+        if own and not others:
+            yield Measurement.of("limits-alone", side=side, line=own)
+
+
+def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
+    """One factor of all gradients, or a part that is missing from some, such as that of a penalty."""
+    right, other = both_gradients(sides)
+    names = [variable.name for variable in sides.right_trace.variables]
+    if more := sorted(other.keys() - right.keys()) if right else []:
+        yield Measurement.of("more-gradients", variables=[names[i] for i in more])
+    if not right or right.keys() != other.keys():
+        return
+    if factor := factor_of_gradients(sides):
+        yield Measurement.of("gradients-have-factor", factor=factor)
+        return
+    if _keeps_gradients(sides):
+        yield Measurement.of("gradients-kept", step=sides.step, line=_line_of(sides.other, sides.step, GRADIENTS))
+        return
+    weights = sides.right.arrays(sides.step, "weights")
+    off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
+    if not off or not all(parallel(right[i] - other[i], weights[i]) for i in off):
+        return
+    if penalty_of(sides.right, sides.step):
+        yield Measurement.of("apart-by-weights", variables=[names[i] for i in off])
+        return
+    if factor := common_multiple([(other[i] - right[i], weights[i]) for i in off]):
+        line = _line_of(sides.other, sides.step, GRADIENTS)
+        variables = [names[i] for i in off]
+        yield Measurement.of("weights-added", factor=factor, variables=variables, penalized=False, line=line)
+
+
+def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:
+    """The script's line that made the events of a kind in a step, if it was seen."""
+    source = Source.of(next((line for event in close_up.of(step, kind) if (line := event.info.get("line"))), None))
+    return None if source is None else str(source)
+
+
+def _keeps_gradients(sides: Sides) -> bool:
+    """Whether the gradients are the right ones and those of the step before; sketches add up as gradients do."""
+    sketches = partial(gradients_of, kind="sketch")
+    before = sketches(sides.other, sides.step - 1)
+    right, now = (sketches(each, sides.step) for each in (sides.right, sides.other))
+    return (
+        bool(before)
+        and right.keys() == now.keys() == before.keys()
+        and equal_gradients(right, {i: now[i] - before[i] for i in now})
+    )
