@@ -183,7 +183,7 @@ def test_a_recomputed_noise_twin_is_as_far_from_the_reference_as_a_trained_one(t
 
     from compare.check.recipe import EPSILON
     from compare.check.replayed_twin import replayed_twin
-    from compare.check.stages import gradients_of, loss_of, relative_gap
+    from compare.check.step_values import gradients_of, loss_of, relative_gap
 
     checked = checker(model, optimizer, replicas)
     seen, (case, judged) = checked.reference.inside, checked._reference_case()

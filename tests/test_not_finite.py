@@ -15,7 +15,8 @@ from recorded import as_json
 
 from compare.check import not_finite
 from compare.check.recipe import distance
-from compare.check.stages import gradients_of, locate, relative_gap
+from compare.check.stages import locate
+from compare.check.step_values import gradients_of, relative_gap
 from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
 from compare.reporting.page_comparison import comparison_view
 from compare.reporting.run_files import RunFiles

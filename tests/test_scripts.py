@@ -30,7 +30,7 @@ from compare.app import cli
 from compare.app.notebooks import as_python
 from compare.app.script_runs import START_METHOD, ScriptRunner
 from compare.app.scripts import _further_names, _shuffles_apart
-from compare.check.stages import calls_of, gradients_of, loss_of
+from compare.check.step_values import calls_of, gradients_of, loss_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
 from compare.patching import undone

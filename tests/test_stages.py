@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare.check import hints, recorded
+from compare.check import hints as found_hints
+from compare.check import recorded
 from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies, name_left
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
-from compare.check.stages import STAGES, Located, calls_of, calls_with_examples, first_apart, locate, updates_otherwise
+from compare.check.stages import Located, first_apart, locate, updates_otherwise
+from compare.check.step_values import STAGES, calls_of, calls_with_examples
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
 from compare.verdict.judge import with_located
@@ -28,7 +30,7 @@ NAMES = ["dense/kernel", "dense/bias"]
 
 def hints(*arguments: Any) -> list[dict[str, Any]]:
     """The hints, as kinds with their quantities."""
-    return [each.as_json() for each in hints.hints(*arguments)]
+    return [each.as_json() for each in found_hints.hints(*arguments)]
 
 
 def hint(kind: str, *, side: str = "loop", **quantities: Any) -> dict[str, Any]:
@@ -900,7 +902,7 @@ def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> Non
 def test_numbers_drawn_before_the_first_step_may_be_its_weights() -> None:
     draws = Event("drawn", 0, {"name": NORMAL}, [], [1])
     close_up = CloseUp({1: [draws], 2: [draws]})
-    assert [hints._drawn_for_loss(close_up, step) for step in (1, 2)] == [set(), {NORMAL}]
+    assert [found_hints._drawn_for_loss(close_up, step) for step in (1, 2)] == [set(), {NORMAL}]
 
 
 def weights_of(*layers: str) -> Trace:

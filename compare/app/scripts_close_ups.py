@@ -16,16 +16,8 @@ from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.judge_recorded import more_weights
 from compare.check.recorded import scale_of
 from compare.check.sides import Sides
-from compare.check.stages import (
-    EXAMPLES,
-    INPUTS,
-    PREDICTIONS,
-    Located,
-    first_apart,
-    locate,
-    relative_gap,
-    updates_otherwise,
-)
+from compare.check.stages import Located, first_apart, locate, updates_otherwise
+from compare.check.step_values import EXAMPLES, INPUTS, PREDICTIONS, relative_gap
 from compare.records import INITIAL, Place, in_time
 from compare.reporting.terminal import tell
 from compare.verdict import rounding

@@ -40,7 +40,8 @@ from compare.check.recorded_numbers import (
     validation_by_epoch,
 )
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, Located
+from compare.check.stages import Located
+from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE
 from compare.check.used import Used, used_by
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records

@@ -22,7 +22,7 @@ from compare.check.observation import (
 from compare.check.optimizer_replay import ReplicaGradients, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
-from compare.check.stages import example_rows
+from compare.check.step_values import example_rows
 from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.check.weight_gaps import ROUNDING, Segment, WeightGaps, Weights, by_variable, norms
 from compare.engine.keras_generation import CLIPS_EACH_REPLICA

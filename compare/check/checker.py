@@ -30,7 +30,8 @@ from compare.check.recipe import EPSILON, Recipe
 from compare.check.recorded import drawn_more_often
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Report
-from compare.check.stages import EXAMPLES, PREDICTIONS, Located, calls_of
+from compare.check.stages import Located
+from compare.check.step_values import EXAMPLES, PREDICTIONS, calls_of
 from compare.check.weight_gaps import ROUNDING
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies

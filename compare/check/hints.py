@@ -13,6 +13,7 @@ import numpy as np
 
 from compare.check.causes.data import has_unknown_pairs
 from compare.check.causes.optimizer import made_again
+from compare.check.forward_stages import SQUASHING
 from compare.check.measurement import Measurement
 from compare.check.recorded import (
     CLOSE,
@@ -30,17 +31,16 @@ from compare.check.recorded import (
     steps_of_epoch,
 )
 from compare.check.sides import Sides
-from compare.check.stages import (
+from compare.check.stages import Located
+from compare.check.step_values import (
     EXAMPLES,
     FEW_ROUNDINGS,
     GRADIENTS,
     INPUTS,
     LOSS,
     PREDICTIONS,
-    SQUASHING,
     STATE,
     UPDATE,
-    Located,
     all_rows,
     calls_of,
     common_multiple,

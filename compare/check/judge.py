@@ -19,7 +19,7 @@ from compare.check.optimizer_replay import clipped_gradients, residuals, roundin
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance, multiple
 from compare.check.report import Fit
 from compare.check.search import MUCH_BETTER, find_explanations, recognisers
-from compare.check.stages import common_multiple, parallel, relative_gap
+from compare.check.step_values import common_multiple, parallel, relative_gap
 from compare.check.weight_gaps import RIGHT_LEAVES, ROUNDING, WeightGaps
 from compare.check.weights_only import search_by_weights
 from compare.watch.trace import CLIPPING

@@ -32,18 +32,17 @@ from compare.check.recorded import (
 )
 from compare.check.search import find_explanations
 from compare.check.sides import Sides
-from compare.check.stages import (
+from compare.check.stages import Located, locate
+from compare.check.step_values import (
     EXAMPLES,
     INPUTS,
     LOSS,
     PREDICTIONS,
     STATE,
     UPDATE,
-    Located,
     all_rows,
     both_losses,
     example_rows,
-    locate,
     model_events,
     relative_gap,
 )

@@ -18,7 +18,8 @@ from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS
 from compare.check.replayed_twin import replayed_twin
-from compare.check.stages import Located, all_rows, apart, first_apart, locate
+from compare.check.stages import Located, apart, first_apart, locate
+from compare.check.step_values import all_rows
 from compare.engine.anew import train_anew
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import Run

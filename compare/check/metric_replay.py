@@ -15,7 +15,7 @@ from compare.check.arrays import Batch, concatenate, length
 from compare.check.case import Case
 from compare.check.recipe import MetricFormula, Recipe, Split, mean_of_means
 from compare.check.replay import PassResult
-from compare.check.stages import relative_gap
+from compare.check.step_values import relative_gap
 from compare.engine.keras_generation import AVERAGES_OUTPUT_LOSSES
 
 TRAIN, VALIDATION = "train", "validation"

@@ -15,19 +15,8 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.not_finite import REMEDIES
 from compare.check.measurement import Measurement
 from compare.check.report import NOT_FINITE, REPORTING, TRAINING
-from compare.check.stages import (
-    AFTER,
-    BEFORE,
-    GRADIENTS,
-    INPUTS,
-    LEARNING_RATE,
-    LOSS,
-    PREDICTIONS,
-    STATE,
-    UPDATE,
-    Located,
-    Weights,
-)
+from compare.check.stages import AFTER, BEFORE, LEARNING_RATE, Located
+from compare.check.step_values import GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Weights
 from compare.naming import some
 from compare.records import Place
 from compare.verdict.model import Comparison, Finding, Verdict

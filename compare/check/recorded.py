@@ -29,7 +29,7 @@ from compare.check.recipe import (
     multiple,
 )
 from compare.check.sides import Sides
-from compare.check.stages import (
+from compare.check.step_values import (
     calls_with_examples,
     changes_of,
     common_multiple,

@@ -14,7 +14,7 @@ from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import SMALL, penalty_of, same
 from compare.check.search import find_explanations, recognisers
-from compare.check.stages import example_rows, loss_of
+from compare.check.step_values import example_rows, loss_of
 from compare.check.used import SCRIPT_ALONE, Used
 from compare.records import Record
 from compare.verdict.model import Finding

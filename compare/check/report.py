@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from compare.check import words
 from compare.check.measurement import Measurement
-from compare.check.stages import LOSS, Located
+from compare.check.stages import Located
+from compare.check.step_values import LOSS
 from compare.verdict.model import Comparison, Finding, NotApplicable, StageValues, Verdict
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import DIFFERENT, FROM_BEST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compare.check.stages import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STAGES, STATE
+from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STAGES, STATE
 from compare.verdict.model import Comparison
 
 BETWEEN = "state between steps"

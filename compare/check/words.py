@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compare.check.measurement import Measurement
-from compare.check.stages import INPUTS, LEARNING_RATE, PREDICTIONS, STATE
+from compare.check.stages import LEARNING_RATE
+from compare.check.step_values import INPUTS, PREDICTIONS, STATE
 from compare.naming import some
 from compare.records import shortest
 

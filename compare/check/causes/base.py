@@ -12,16 +12,8 @@ from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
 from compare.check.sides import Sides
-from compare.check.stages import (
-    EXAMPLES,
-    GRADIENTS,
-    INPUTS,
-    LOSS,
-    PREDICTIONS,
-    STATE,
-    UPDATE,
-    Located,
-)
+from compare.check.stages import Located
+from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE
 from compare.check.used import NOTHING, Used
 from compare.verdict.model import Finding, Source
 from compare.watch.seen import CloseUp

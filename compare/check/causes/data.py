@@ -15,7 +15,8 @@ from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.recipe import Recipe, Span
 from compare.check.recorded import parts_of_step, skipped_updates, steps_of_epoch
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, GRADIENTS, STATE, Located, all_rows, example_rows, rows_by_epoch
+from compare.check.stages import Located
+from compare.check.step_values import EXAMPLES, GRADIENTS, STATE, all_rows, example_rows, rows_by_epoch
 from compare.check.used import ALONE, RUN, SCRIPT
 from compare.verdict.model import Source
 from compare.watch.seen import ENDLESS, CloseUp

@@ -38,12 +38,12 @@ from compare.check.recorded import (
     skipped_updates,
 )
 from compare.check.sides import Sides
-from compare.check.stages import (
+from compare.check.stages import Located
+from compare.check.step_values import (
     GRADIENTS,
     LOSS,
     PREDICTIONS,
     UPDATE,
-    Located,
     both_losses,
     calls_of,
     example_rows,

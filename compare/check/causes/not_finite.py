@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compare.check.causes.base import REPORTING, Cause
 from compare.check.report import NOT_FINITE
-from compare.check.stages import GRADIENTS, INPUTS, PREDICTIONS, STATE, UPDATE
+from compare.check.step_values import GRADIENTS, INPUTS, PREDICTIONS, STATE, UPDATE
 
 WHICH = "tf.debugging.enable_check_numerics()  # before training: stops at the first such operation"
 

@@ -22,11 +22,11 @@ from compare.check.recorded import (
     subtracted,
 )
 from compare.check.sides import Sides
-from compare.check.stages import (
+from compare.check.stages import Located
+from compare.check.step_values import (
     EXAMPLES,
     STATE,
     UPDATE,
-    Located,
     calls_of,
     changes_of,
     gradients_of,

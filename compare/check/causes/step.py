@@ -14,16 +14,8 @@ from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update, norm_of
 from compare.check.recorded import both_gradients, clip_alike, clipped, clipping_of, equal_gradients, without_gradient
 from compare.check.sides import Sides
-from compare.check.stages import (
-    GRADIENTS,
-    PREDICTIONS,
-    UPDATE,
-    Located,
-    changes_of,
-    gradients_of,
-    loss_of,
-    model_events,
-)
+from compare.check.stages import Located
+from compare.check.step_values import GRADIENTS, PREDICTIONS, UPDATE, changes_of, gradients_of, loss_of, model_events
 from compare.check.used import SCRIPT
 from compare.watch.trace import CLIPPING
 

@@ -1,0 +1,289 @@
+"""Compares the stages of a step up to its loss: examples, their values, what the model makes of them; no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from compare.check.step_values import (
+    EXAMPLES,
+    FEW_ROUNDINGS,
+    INPUTS,
+    LOSS,
+    PREDICTIONS,
+    Step,
+    all_rows,
+    both_losses,
+    calls_with_examples,
+    example_rows,
+    gap_and_noise,
+    loss_of,
+    model_events,
+    relative_gap,
+)
+from compare.check.targets import log_probabilities, targets_of
+from compare.verdict.model import StageValues
+from compare.watch.seen import CloseUp, Event
+
+FEW_EXAMPLES = 8
+"""The number of examples below which inputs of other examples may look alike."""
+SAME_EXAMPLES = 0.5
+"""The correlation of inputs above which they are those of the same examples: normalized otherwise, or augmented."""
+
+
+def examples_of(at: Step, elsewhere: Collection[int]) -> StageValues:
+    """Compares which examples the step has, and their labels; ``elsewhere`` has those that others may be."""
+    a, b, _ = at.of(example_rows)
+    shown = [f"{len(rows)} example{'s' * (len(rows) != 1)}" for rows in (a, b)]
+    ended = [bool(each.steps) and max(each.steps) < at.number for each in (at.reference, at.candidate)]
+    if any(ended):  # one side has no such step
+        shown = ["no step" if over else text for over, text in zip(ended, shown, strict=True)]
+        return StageValues(EXAMPLES, 1.0, 0.0, shown[0], shown[1])
+    if not a or not b or not _same_inputs(at):
+        return StageValues(EXAMPLES, None)
+    if a == b:
+        labels = _labels_differ(at)
+        where = "labels" if labels else ""
+        values = [_range(_joined(each)) for each in at.of(_true)[:2]] if labels else shown
+        shown = values if values[0] != values[1] else shown
+        return StageValues(EXAMPLES, float(labels), 0.0, shown[0], shown[1], where)
+    if sorted(a) == sorted(b):  # another order within the batch
+        return StageValues(EXAMPLES, 0.0, 0.0, shown[0], shown[1])
+    known = {*elsewhere, *all_rows(at.reference)}
+    # Examples of another order are known from another place. Those whose values differ are not known at all.
+    other = len(a) != len(b) or any(mine != theirs and theirs in known for mine, theirs in zip(a, b, strict=True))
+    unknown = sum(row not in known for row in b)
+    if unknown and (other or not _same_examples(at)):
+        some_of = "none of them" if unknown == len(b) else f"{unknown} of them not"
+        return StageValues(EXAMPLES, 1.0, 0.0, shown[0], f"{shown[1]} ({some_of} recognised)")
+    return StageValues(EXAMPLES, float(other), 0.0, shown[0], shown[1])
+
+
+def _same_examples(at: Step) -> bool:
+    """Whether inputs with other values are those of the same examples: by their labels, or else by their values."""
+    a, b, _ = at.of(_labels)
+    if len(a) == len(b) > len(set(a)) > 1 and len(set(zip(a, b, strict=True))) == len(set(a)) == len(set(b)):
+        return True  # the same labels, or each by another name
+    if a == b and len(set(a)) > 1:
+        return True
+    alike = _correlation(*at.of(_inputs_of)[:2])
+    return alike > SAME_EXAMPLES if alike is not None else a == b or not a or not b
+
+
+def _labels(close_up: CloseUp, step: int) -> list[int]:
+    """The hashes of the labels of a step; empty if it has several models, as of a GAN, whose labels are made up."""
+    several = len(close_up.of(step, "inputs")) != len(model_events(close_up, step, "inputs"))
+    return [] if several else close_up.rows(step, "targets")
+
+
+def _correlation(a: Sequence[Event], b: Sequence[Event]) -> float | None:
+    """How alike the inputs of two batches are, example by example; None if there are too few to say."""
+    if not a or len(a) != len(b) or not a[0].arrays or not b[0].arrays:
+        return None
+    one, other = (np.asarray(each[0].arrays[0]) for each in (a, b))  # of the first replica
+    if one.shape != other.shape or len(one) < FEW_EXAMPLES or one.dtype.kind in "OSU" or other.dtype.kind in "OSU":
+        return None
+    one, other = (each.reshape(len(each), -1).astype(np.float64) for each in (one, other))
+    one, other = one - one.mean(0), other - other.mean(0)
+    norms = np.linalg.norm(one, axis=0) * np.linalg.norm(other, axis=0)
+    varied = norms > 0
+    return float(np.mean((one * other).sum(0)[varied] / norms[varied])) if varied.any() else None
+
+
+def _inputs_of(close_up: CloseUp, step: int) -> list[Event]:
+    return model_events(close_up, step, "inputs")
+
+
+def _same_inputs(at: Step) -> bool:
+    """Whether both sides call the same model first; one may call its parts instead, one after the other."""
+    a, b, _ = at.of(
+        lambda each, step: [np.shape(array)[1:] for one in _inputs_of(each, step)[:1] for array in one.arrays]
+    )
+    return a == b
+
+
+def _labels_differ(at: Step) -> bool:
+    """Whether equal inputs have labels of other examples, or the same loss is given labels with other values."""
+    a, b, _ = at.of(_labels)
+    if not a or not b or a == b or len(a) != len(b):
+        return False
+    if {row for number in at.reference.steps for row in at.reference.rows(number, "targets")}.issuperset(b):
+        return True
+    one, other, twins = at.of(_true)
+    calls = [_calls_of_loss(each, at.number, true) for each, true in ((at.reference, one), (at.candidate, other))]
+    gap, noise = gap_and_noise(_joined(one), _joined(other), list(map(_joined, twins)))
+    return calls[0] == calls[1] and gap > noise
+
+
+def _calls_of_loss(close_up: CloseUp, step: int, true: Sequence[Event]) -> list[Any]:
+    """The loss functions that a step calls, and the shapes of the labels; one that is known by what it computes."""
+    known, shapes = targets_of(close_up, step), [[np.shape(array) for array in each.arrays] for each in true]
+    called = [(each.info.get("loss"), each.info.get("configuration")) for each in true]
+    return [[(known.kind, known.label_smoothing)] if known else called, shapes]
+
+
+def _true(close_up: CloseUp, step: int) -> list[Event]:
+    """The labels of a step, without the predictions that they are compared with."""
+    events = close_up.of(step, "targets")
+    return [replace(event, arrays=event.arrays[: event.info["true"]]) for event in events if event.arrays]
+
+
+def inputs_of(at: Step) -> StageValues:
+    a, b, _ = at.of(_inputs_of)
+    if not any(event.arrays for event in a) or not _same_inputs(at):
+        return StageValues(INPUTS, None)
+    rows = at.of(example_rows)
+    numbers = _joined(a), _joined(b)
+    gap = 0.0
+    if sorted(rows[0]) != sorted(rows[1]):
+        gap = relative_gap(*numbers) if numbers[0].size else 1.0  # text
+    shown = [_range(each) for each in numbers]
+    if any(shown):  # of text, there is nothing to show
+        shown = [each or "no values" for each in shown]
+    return StageValues(INPUTS, gap, FEW_ROUNDINGS, shown[0], shown[1])
+
+
+def _joined(events: Sequence[Event]) -> np.ndarray:
+    parts = [array.astype(np.float64).ravel() for array in _numbers(events)]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _numbers(events: Sequence[Event]) -> list[np.ndarray]:
+    """The arrays of numbers, without texts."""
+    arrays = [np.asarray(array) for event in events for array in event.arrays]
+    return [array for array in arrays if array.dtype.kind not in "OSU"]
+
+
+SQUASHING: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "softmax": lambda logits: np.exp(log_probabilities(logits, from_logits=True)),
+    "sigmoid": lambda logits: 0.5 * (1 + np.tanh(0.5 * logits)),
+}
+"""Functions that make probabilities of logits in float64."""
+
+
+def _range(values: np.ndarray) -> str:
+    return f"{values.min():.4g} to {values.max():.4g}, mean {values.mean():.4g}" if values.size else ""
+
+
+def predictions_of(at: Step) -> StageValues:
+    first, second, twins = at.of(_outputs)
+    if [*map(len, first.values())] != [*map(len, second.values())]:
+        first, second, twins = at.of(partial(_outputs, once=True))
+    if not first or not second or not _same_inputs(at):
+        return StageValues(PREDICTIONS, None)
+    pairs = list(zip(first, second, strict=False))  # of the models that the step calls, in order
+    if len(first) != len(second):  # one side may call the layers one by one: the last gives the output
+        whole, parts = sorted((first, second), key=len)
+        name = next(iter(whole))
+        alike = [part for part, each in parts.items() if _sizes(each) == _sizes(whole[name])]
+        if not alike:
+            return StageValues(PREDICTIONS, None)
+        part = min(alike, key=lambda part: relative_gap(_joined(whole[name]), _joined(parts[part])))
+        pairs = [(name, part) if whole is first else (part, name)]
+    found = _outputs_of(at, first[pairs[0][0]], second[pairs[0][1]], [each.get(pairs[0][0], ()) for each in twins])
+    for one, other in pairs[1:]:
+        same = [[each.shape for each in _numbers(side)] for side in (first[one], second[other])]
+        if found.equal and same[0] == same[1]:
+            found = _outputs_of(at, first[one], second[other], [each.get(one, ()) for each in twins])
+    return found
+
+
+def _outputs_of(
+    at: Step, reference: Sequence[Event], candidate: Sequence[Event], twins: Sequence[Sequence[Event]]
+) -> StageValues:
+    """Compares the outputs of one model."""
+    if len(reference) == len(candidate):
+        candidate = [_in_order_of(*each) for each in zip(reference, candidate, strict=True)]
+    rows, arrays = at.of(example_rows)[:2], [array for event in candidate for array in event.arrays]
+    moved = rows[0] != rows[1] and sorted(rows[0]) == sorted(rows[1])  # another order within the batch
+    if moved and len(candidate) == 1 and all(np.shape(array)[:1] == (len(rows[1]),) for array in arrays):
+        order = np.argsort(rows[1], kind="stable")[np.argsort(np.argsort(rows[0], kind="stable"))]
+        candidate = [replace(candidate[0], arrays=[np.asarray(array)[order] for array in arrays])]
+    elif moved:
+        return StageValues(PREDICTIONS, None)
+    joined = _joined if _sizes(reference) == _sizes(candidate) else _by_example
+    a, b = joined(reference), joined(candidate)
+    gap, noise = gap_and_noise(a, b, [joined(twin) for twin in twins if twin])
+    if gap > noise and losses_of(at).equal:  # logits on one side, and on the other what a softmax makes of them
+        for squash, (logits, other) in product(SQUASHING.values(), ((candidate, a), (reference, b))):
+            squashed = [squash(each.astype(np.float64)).ravel() for each in _numbers(logits)]
+            gap = min(gap, relative_gap(np.concatenate(squashed), other))
+    where = _first_layer(at) if gap > noise and not moved else ""
+    return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
+
+
+def _outputs(close_up: CloseUp, step: int, *, once: bool = False) -> dict[str, list[Event]]:
+    """The predictions of each model that a step calls, in the order of the calls: of all micro-batches and replicas.
+
+    If asked for, ``once`` for the same examples.
+    """
+    events = [event for event in close_up.of(step, "predictions") if _joined([event]).size]
+    models = dict.fromkeys(event.info.get("model", "") for event in (close_up.of(step, "inputs") or events))
+    outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in models}
+    for name in models if once else ():
+        calls, kept = model_events(close_up, step, "inputs", name), calls_with_examples(close_up, step, name)
+        if len(calls) == len(outputs[name]):
+            pairs = zip(outputs[name], calls, strict=True)
+            outputs[name] = [output for output, call in pairs if any(call is each for each in kept)]
+    return {name: output for name, output in outputs.items() if output}
+
+
+def _in_order_of(reference: Event, candidate: Event) -> Event:
+    """A candidate's outputs in the order of the reference's: those of a dict are sorted, those of a list are not."""
+    ordered, left = [], list(candidate.arrays)
+    for array in reference.arrays:
+        fitting = [i for i, each in enumerate(left) if np.shape(each) == np.shape(array)]
+        if not fitting:
+            return candidate
+        ordered.append(left.pop(min(fitting, key=lambda i, array=array: relative_gap(array, left[i]))))  # type: ignore[misc]
+    return replace(candidate, arrays=[*ordered, *left])
+
+
+def _sizes(events: Sequence[Event]) -> list[tuple[int, ...]]:
+    """The shapes of the outputs of one example."""
+    return [np.shape(array)[1:] for array in events[0].arrays]
+
+
+def _by_example(events: Sequence[Event]) -> np.ndarray:
+    """All outputs of an example beside each other: one side may give in one array what the other gives in several."""
+    arrays = [_numbers([event]) for event in events]
+    lengths = [{np.shape(array)[:1] for array in each} for each in arrays]
+    if any(len(each) != 1 or () in each for each in lengths):  # a scalar is of no example
+        return _joined(events)
+    return np.concatenate([np.hstack([array.reshape(len(array), -1) for array in each]).ravel() for each in arrays])
+
+
+def _first_layer(at: Step) -> str:
+    """The first layer whose output differs, in the order of the reference's calls."""
+    counts = at.of(lambda each, step: len(each.of(step, "layer")))
+    a, b, also = at.of(partial(_layers, whole=counts[0] != counts[1]))
+    for i, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one[0].info["class"] != other[0].info["class"]:
+            return ""
+        gap, noise = gap_and_noise(_joined(one), _joined(other), [_joined(each[i]) for each in also if i < len(each)])
+        if gap > noise:
+            return str(one[0].info["name"])
+    return ""
+
+
+def _layers(close_up: CloseUp, step: int, *, whole: bool) -> list[list[Event]]:
+    """The calls of layers in a step, in order; if asked for, each with all its micro-batches and replicas."""
+    events = close_up.of(step, "layer")
+    each = len(events) // max(len(close_up.of(step, "predictions")), 1)
+    calls = [events[i::each] for i in range(each)]
+    same = sum(map(len, calls)) == len(events) and all(len({a.info["name"] for a in call}) == 1 for call in calls)
+    return calls if whole and same else [[event] for event in events]
+
+
+def losses_of(at: Step) -> StageValues:
+    losses = both_losses(at.reference, at.candidate, at.number)
+    if losses is None:
+        return StageValues(LOSS, None)
+    others = [[loss] for twin in at.twins if (loss := loss_of(twin, at.number)) is not None]
+    a, b = losses
+    return StageValues(LOSS, *gap_and_noise([a], [b], others), f"{a:.7g}", f"{b:.7g}")
