@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compare.check.batches import Batches, UserRun
-from compare.check.causes.data import Known, kinds_of_own_rows
+from compare.check.causes.data_recorded import Known, kinds_of_own_rows
 from compare.check.whole_run import causes_of
 from compare.records import Record, step_dtype
 from compare.verdict.model import Comparison, Difference, Reporting, Training

@@ -12,10 +12,11 @@ from made_up import RATE, judge_of, observed
 from numpy.testing import assert_allclose
 
 import compare
-from compare.check.causes.loss import OTHER_SHARES, _weight_of_output
+from compare.check.causes.loss import _weight_of_output
 from compare.check.causes.reporting import said
 from compare.check.observation import Observation, OptimizerStep
 from compare.check.recipe import Clip, Recipe, Span, Update
+from compare.check.shares import OTHER_SHARES
 from compare.watch.seen import CloseUp
 
 SIZES = (4, 4, 3)

@@ -12,7 +12,6 @@ import pytest
 from made_up import RATE, judge_of, values_of
 
 import compare
-from compare.check.causes.loss import divided_by, scaled
 from compare.check.judge import _weights_added
 from compare.check.observation import Observation
 from compare.check.recipe import (
@@ -25,6 +24,7 @@ from compare.check.recipe import (
     Recipe,
     Update,
 )
+from compare.check.shares import divided_by, scaled
 
 SIZES = (6, 6, 5)
 

@@ -16,7 +16,7 @@ from compare.app.scripts_explain import _found
 from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
-from compare.check.causes.optimizer import kind_of_setting, with_options
+from compare.check.causes.optimizer_recorded import kind_of_setting, with_options
 from compare.check.hints import hints
 from compare.check.judge_recorded import name_causes, name_further
 from compare.check.measurement import Measurement

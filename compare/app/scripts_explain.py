@@ -24,7 +24,7 @@ from compare.app.scripts_close_ups import (
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
 from compare.check.causes import CATALOGUE
-from compare.check.causes.optimizer import settings_apart
+from compare.check.causes.optimizer_recorded import settings_apart
 from compare.check.causes.reporting import never_reset, other_metrics
 from compare.check.hints import hints
 from compare.check.judge_recorded import name_causes, name_copies, name_further, name_left

@@ -16,7 +16,7 @@ from compare.check import not_finite, words
 from compare.check.batches import craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
-from compare.check.causes.data import kinds_of_own_rows
+from compare.check.causes.data_recorded import kinds_of_own_rows
 from compare.check.empty_replica import EmptyReplicaProbe, wrong_gradient
 from compare.check.judge import judge_training
 from compare.check.judge_metrics import judge_reporting

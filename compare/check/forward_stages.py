@@ -134,6 +134,7 @@ def _true(close_up: CloseUp, step: int) -> list[Event]:
 
 
 def inputs_of(at: Step) -> StageValues:
+    """Compares the values of the examples, as the model is given them."""
     a, b, _ = at.of(_inputs_of)
     if not any(event.arrays for event in a) or not _same_inputs(at):
         return StageValues(INPUTS, None)
@@ -171,6 +172,7 @@ def _range(values: np.ndarray) -> str:
 
 
 def predictions_of(at: Step) -> StageValues:
+    """Compares what the model makes of the examples, layer by layer where layers were seen."""
     first, second, twins = at.of(_outputs)
     if [*map(len, first.values())] != [*map(len, second.values())]:
         first, second, twins = at.of(partial(_outputs, once=True))
@@ -281,6 +283,7 @@ def _layers(close_up: CloseUp, step: int, *, whole: bool) -> list[list[Event]]:
 
 
 def losses_of(at: Step) -> StageValues:
+    """Compares the losses whose gradients are taken."""
     losses = both_losses(at.reference, at.candidate, at.number)
     if losses is None:
         return StageValues(LOSS, None)

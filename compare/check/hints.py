@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from compare.check.causes.data import has_unknown_pairs
-from compare.check.causes.optimizer import made_again
+from compare.check.causes.data_recorded import has_unknown_pairs
+from compare.check.causes.optimizer_recorded import made_again
 from compare.check.forward_stages import SQUASHING
 from compare.check.measurement import Measurement
 from compare.check.recorded import (

@@ -12,7 +12,7 @@ from functools import cached_property
 import tensorflow as tf
 
 from compare.check.case import Case
-from compare.check.causes.data import Known
+from compare.check.causes.data_recorded import Known
 from compare.check.close_up import observing
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue, first_of_steps

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.check.causes.optimizer import NEVER, RESTORES, SET_RATES, STOP
+from compare.check.causes.optimizer_recorded import NEVER, RESTORES, SET_RATES, STOP
 from compare.check.measurement import Measurement
 from compare.records import EPOCH_END, INITIAL, Record, in_time
 from compare.verdict.exact import last_steps

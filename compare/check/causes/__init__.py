@@ -6,7 +6,7 @@ lives elsewhere: a planted loop in ``tests/corpus``, the fix applied in ``tests/
 then ``python scripts/traps.py --only ID``). The tests name each of these that is missing.
 """
 
-from compare.check.causes import data, loss, not_finite, optimizer, reporting, step
+from compare.check.causes import data, loss, loss_of_examples, not_finite, optimizer, reporting, step
 from compare.check.causes.base import Cause
 
 CATALOGUE: dict[str, Cause] = {
@@ -14,6 +14,7 @@ CATALOGUE: dict[str, Cause] = {
     for cause in (
         *not_finite.CAUSES,
         *loss.CAUSES,
+        *loss_of_examples.CAUSES,
         *step.CAUSES,
         *optimizer.CAUSES,
         *data.CAUSES,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
-from compare.check.causes.loss import OF_OUTPUTS, scaled
-from compare.check.causes.optimizer import kind_of_setting
+from compare.check.causes.loss import OF_OUTPUTS
+from compare.check.causes.optimizer_recorded import kind_of_setting
 from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update, norm_of
 from compare.check.recorded import both_gradients, clip_alike, clipped, clipping_of, equal_gradients, without_gradient
+from compare.check.shares import scaled
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, PREDICTIONS, UPDATE, changes_of, gradients_of, loss_of, model_events

@@ -1,0 +1,233 @@
+"""Causes in the loss of each example: what a loss function is given, and what it makes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compare.check.causes.base import Cause, Measurement, Variant
+from compare.check.causes.loss_recorded import own_call
+from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNRECOVERED, UNSMOOTHED, Recipe
+from compare.check.recorded import RecordedLoss, parts_of_step, penalty_of, same
+from compare.check.sides import Sides
+from compare.check.stages import Located
+from compare.check.step_values import GRADIENTS, LOSS, PREDICTIONS, loss_of
+from compare.check.targets import Targets, targets_of, value_of
+from compare.check.used import FIT, SCRIPT
+
+if TYPE_CHECKING:
+    from compare.check.case import Case
+
+
+def _recorded_unweighted(sides: Sides, located: Located) -> list[Variant]:
+    """A loss without weights. A step in more parts may weigh the gradient of each."""
+    right, other = parts_of_step(sides)
+    known = right == other and not (sides.foreseen and other > 1)
+    remedy = OF_CLASSES if sides.right_trace.fit.get("class_weight") else ""
+    return [Variant({"sample_weights": False}, Measurement.of("script-unweighted"), remedy=remedy)] if known else []
+
+
+def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    if case.replay.recovers:
+        seen = Measurement.of("probabilities-as-logits", reference=case.reference.name)
+        yield Variant({"loss": UNRECOVERED}, seen, remedy=WITH_PROBABILITIES)
+        return
+    if other := case.replay.other_losses(OTHER_LOGITS):
+        seen = Measurement.of("other-from-logits", from_logits=not other[1], expected=other[1])
+        yield Variant({"loss": OTHER_LOGITS}, seen)
+    squash = case.replay.squash()
+    if squash is not None:
+        name = squash.__name__.removesuffix("_v2")
+        yield Variant({"loss": SQUASHED}, Measurement.of("applied-twice", function=name))
+
+
+def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
+    recorded = RecordedLoss.of(sides)
+    if recorded is None or recorded.targets is None:
+        return
+    kind, flag = recorded.targets.kind, recorded.targets.from_logits
+    loss = f"tf.keras.losses.{''.join(map(str.capitalize, kind.split('_')))}"
+    in_both = (
+        f"loss_object = {loss}(from_logits=False)\n# in both; or leave out the activation of the model's last layer"
+    )
+    yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=in_both)
+    by_right = not flag and not _are_probabilities(recorded.targets)
+    if by_right and sides.foreseen:  # the other side's model ends otherwise, and its loss is right for that
+        return
+    remedy = f"loss_object = {loss}(from_logits={flag or by_right})\n# with the options of the other script's loss"
+    if by_right and sides.right_trace.trained_by == "fit":
+        remedy = f"model.compile(optimizer, loss={loss}(from_logits=True))  # as the model gives logits"
+    seen = sides.named(Measurement.of("script-from-logits", from_logits=not flag))
+    seen = seen.but(logits=True) if by_right else seen
+    yield Variant({"loss": OTHER_LOGITS}, seen, remedy=remedy, by_right=by_right)
+
+
+def _are_probabilities(targets: Targets) -> bool:
+    """Whether predictions can be what a loss without ``from_logits`` takes them for."""
+    predicted = targets.predicted
+    sums = np.ones(1) if targets.kind == "binary_crossentropy" else predicted.sum(-1)
+    return bool((predicted >= 0).all() and (predicted <= 1).all() and np.allclose(sums, 1, atol=0.01))
+
+
+WITH_PROBABILITIES = (
+    "loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # from_logits=False, in the experiment as well;\n"
+    "# or keep from_logits=True, and let the model's last layer have no activation"
+)
+
+
+def _no_smoothing(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    if found := case.replay.other_losses(UNSMOOTHED):
+        yield Variant({"loss": UNSMOOTHED}, Measurement.of("no-label-smoothing", expected=found[1]))
+
+
+def _no_mask(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    if case.replay.masked:
+        yield Variant({"loss": UNMASKED}, Measurement.of("mask-unused"))
+    if case.replay.masking:
+        names = [case.observation.layers[i][0] for i in case.replay.masking]
+        remedy = (
+            "predictions = model(x, training=True)  # the model passes the masks on\n"
+            "# where layers are called one by one:\n"
+            "x = layer(x, mask=mask)  # mask = embedding.compute_mask(tokens)"
+        )
+        yield Variant({"masks": False}, Measurement.of("mask-lost", layers=names), remedy=remedy)
+
+
+def _broadcast(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    names, _ = case.replay.loss_weights or ((), ())
+    for output in case.replay.broadcastable:
+        seen = Measurement.of("labels-broadcast", **({"output": names[output]} if names else {}))
+        yield Variant({"loss": BROADCAST, "output": output}, seen)
+
+
+def _recorded_broadcast(sides: Sides, located: Located) -> Iterator[Variant]:
+    own = targets_of(sides.other, sides.step)
+    shapes = {} if own is None else {"labels": own.true.shape, "predictions": own.predicted.shape}
+    yield Variant({"loss": BROADCAST}, Measurement.of("script-pairs", **shapes))
+    yield from _broadcast_shapes(sides, located)
+
+
+def _broadcast_shapes(sides: Sides, located: Located) -> Iterator[Variant]:
+    """The shapes of what one side's loss is made from say it, whatever function and however many outputs it has."""
+    right, other = (
+        [event.info.get("pairs") for event in close_up.of(sides.step, "loss")]
+        for close_up in (sides.right, sides.other)
+    )
+    for by_right, own, others in ((False, other, right), (True, right, other)):
+        if any(own) and others and all(each is False for each in others):
+            yield Variant({}, Measurement.of("script-shapes"), measured=True, by_right=by_right)
+
+
+def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Of predictions that are all equal, as at first, only the gradients tell; in the next step the loss does."""
+    yield from _broadcast_shapes(sides, located)
+    following = sides.step + 1
+    targets, loss = own_call(sides, following), loss_of(sides.other, following)
+    if targets is None or loss is None:
+        return
+    pairs, mean = value_of(replace(targets, paired=False)), value_of(targets)
+    penalty = penalty_of(sides.other, following)
+    if pairs is not None and mean is not None and same(pairs + penalty, loss) and not same(mean + penalty, loss):
+        yield Variant({}, Measurement.of("script-pairs-next", next_loss=loss, next_right=mean + penalty))
+
+
+OF_CLASSES = (
+    "sample_weight = tf.gather(class_weights, y)  # one per class; times the data's own weights, if any\n"
+    "per_example = loss_object.call(y, predictions) * sample_weight"
+)
+
+
+def _unweighted(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    if case.replay.weighted:
+        yield Variant({"sample_weights": False}, Measurement.of("sample-weights-unused"))
+    if case.replay.experiment.class_weight is not None:
+        yield Variant({"class_weights": False}, Measurement.of("class-weights-unused"), remedy=OF_CLASSES)
+        if case.replay.weighted:
+            changes = {"sample_weights": False, "class_weights": False}
+            yield Variant(changes, Measurement.of("no-weights-used"))
+
+
+CAUSES = (
+    Cause(
+        id="logits-mismatch",
+        stages=(LOSS,),
+        symptom="The model learns slowly, or its loss stays at the level of guessing.",
+        explanation="The loss treats logits as probabilities, or probabilities as logits (which applies softmax "
+        "twice).",
+        wrong="loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # the model ends without a softmax",
+        remedy="model, optimizer, loss_object, metrics = run.build()  # use this loss_object",
+        remedies={SCRIPT: "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)  # as in fit"},
+        recognised="The gradients match those of the experiment's loss with the opposite from_logits, or of its loss "
+        "of softmax(predictions).",
+        met='"Is there a problem in the loss function": logits, and no from_logits=True, '
+        "https://github.com/xiph/LPCNet/issues/97\n"
+        '"Double softmax in cross entropy with logits", https://github.com/nfmcclure/tensorflow_cookbook/issues/86',
+        gradient=_logits,
+        recorded={LOSS: _recorded_logits},
+    ),
+    Cause(
+        id="label-shape-broadcast",
+        stages=(LOSS, GRADIENTS),
+        symptom="A regression model learns only the mean of the labels; the loss stays at their variance.",
+        explanation="Labels of shape [n] minus predictions of shape [n, 1] broadcast to [n, n] without an error. "
+        "Keras's own losses squeeze one of them; tf.square(y - predictions) does not.",
+        wrong="per_example = tf.square(y - predictions)  # [n] minus [n, 1] is [n, n]",
+        remedy="per_example = loss_object.call(tf.reshape(y, tf.shape(predictions)), predictions)",
+        remedies={SCRIPT: "y = tf.reshape(y, tf.shape(predictions))  # before the loss"},
+        recognised="If labels have one dimension less than predictions: the gradients match those of the mean over all "
+        "pairs of a label and a prediction.",
+        met='"MSE loss computes different values depending on shape", '
+        "https://github.com/tensorflow/tensorflow/issues/37770\n"
+        '"Why the loss function (mse) calculated by keras not the same as mine", '
+        "https://github.com/keras-team/keras/issues/14627",
+        gradient=_broadcast,
+        recorded={LOSS: _recorded_broadcast, GRADIENTS: _broadcast_next},
+    ),
+    Cause(
+        id="sample-weights-dropped",
+        stages=(LOSS,),
+        symptom="The training loss differs from fit's from the first step on.",
+        explanation="The data set yields (x, y, sample_weight), and the loop ignores sample_weight.",
+        wrong="x, y, *_ = batch\nper_example = loss_object.call(y, predictions)",
+        remedy="x, y, sample_weight = batch\nper_example = loss_object.call(y, predictions) * sample_weight",
+        remedies={FIT: "model.fit(..., sample_weight=sample_weight)  # or class_weight=..., as in the other script"},
+        recognised="If the experiment has sample or class weights: the gradients match if every example counts the "
+        "same.",
+        met='"Too many values to unpack when including sample_weights", '
+        "https://github.com/Jannoshh/simple-sam/issues/6",
+        gradient=_unweighted,
+        recorded={LOSS: _recorded_unweighted},
+    ),
+    Cause(
+        id="label-smoothing-missing",
+        stages=(LOSS,),
+        symptom="The loop's loss is lower than fit's from the first step on, and its predictions become more certain.",
+        explanation="fit's loss smooths its labels; the loop computes the loss by itself, without that.",
+        wrong="loss = tf.nn.softmax_cross_entropy_with_logits(y, predictions)",
+        remedy="per_example = loss_object.call(y, predictions)  # the loss of run.build() smooths the labels",
+        recognised="Every step's gradient matches that of the experiment's loss with label_smoothing=0.",
+        remedies={
+            FIT: "model.compile(optimizer, loss_object)  # with the other script's label_smoothing",
+            SCRIPT: "per_example = loss_object.call(y, predictions)  # with fit's label_smoothing",
+        },
+        gradient=_no_smoothing,
+        recorded={LOSS: lambda sides, _: [Variant({"loss": UNSMOOTHED}, Measurement.of("script-unsmoothed"))]},
+    ),
+    Cause(
+        id="mask-missing",
+        stages=(PREDICTIONS, LOSS),
+        symptom="With padded sequences, the loss is another one than fit's, the more so the more padding there is.",
+        explanation="A layer such as Embedding(mask_zero=True) gives its outputs a mask, and Keras's layers and "
+        "losses leave out the masked positions. A loss computed by hand counts them; functions of TensorFlow between "
+        "layers lose the mask.",
+        wrong="per_position = loss_object.call(y, predictions)\nloss = tf.reduce_mean(per_position)",
+        remedy="loss = loss_object(y, predictions)  # so Keras uses the mask, and divides by the replicas",
+        remedies={SCRIPT: "loss = loss_object(y, predictions)  # an object of keras.losses, which uses the mask"},
+        recognised="The model's outputs have a mask, and every step's gradient matches that of the loss without it.",
+        gradient=_no_mask,
+        recorded={LOSS: lambda sides, _: [Variant({"loss": UNMASKED}, Measurement.of("script-unmasked"))]},
+    ),
+)

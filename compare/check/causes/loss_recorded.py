@@ -1,0 +1,194 @@
+"""How the losses of two recorded sides differ, and the gradients of equal ones; no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from compare.check.causes.base import Measurement, Recorded, Variant
+from compare.check.recipe import mean_of_means, norm_of
+from compare.check.recorded import (
+    CLOSE,
+    RecordedLoss,
+    both_gradients,
+    clip_alike,
+    factor_of_gradients,
+    have_factor,
+    holds_elsewhere,
+    parts_of_step,
+    penalty_of,
+    same,
+    skipped_updates,
+)
+from compare.check.shares import LOSS_SCALE, OF_SIZE, OTHER_SHARES, loss_scale, scaled
+from compare.check.sides import Sides
+from compare.check.stages import Located
+from compare.check.step_values import GRADIENTS, LOSS, both_losses, calls_of, example_rows, loss_of, other_calls
+from compare.check.targets import Targets, targets_of, value_of
+
+
+def recorded_share(wanted: str) -> Recorded:
+    """Recognises one of ``OTHER_SHARES``; of two that are the same in the step, the more usual."""
+
+    def recognise(sides: Sides, located: Located) -> Iterator[Variant]:
+        recorded = RecordedLoss.of(sides)
+        if recorded is None or not any(recorded.split.sizes):  # where no examples were seen, none has a share
+            return
+        factors = {cause: recorded.factor(share) for cause, share in OTHER_SHARES.items()}
+        factor = factors[wanted]
+        if wanted in OF_SIZE and not sides.foreseen and not holds_elsewhere(sides, OTHER_SHARES[wanted]):
+            return
+        if wanted == next(cause for cause, each in factors.items() if same(each, factor)):
+            numbers = {"examples": sum(recorded.split.sizes), "full": recorded.split.global_batch_size}
+            seen = Measurement.of(f"script-{wanted}", **numbers, replicas=sides.replicas)
+            alone = seen.but(alone=True) if recorded.penalty else seen
+            yield Variant({"share": OTHER_SHARES[wanted]}, alone)
+            yield Variant({"share": OTHER_SHARES[wanted], "regularization": factor}, seen)
+
+    return recognise
+
+
+def recorded_sum(sides: Sides, located: Located) -> Iterator[Variant]:
+    """The sum over the examples, or the gradient of a vector of losses, which is that of their sum."""
+    yield from recorded_share("loss-summed")(sides, located)
+    for by_right, name, close_up in (
+        (True, sides.right_name, sides.right), (False, sides.other_name, sides.other)):  # fmt: skip
+        losses = [event.arrays[: event.info["targets"]] for event in close_up.of(sides.step, "loss")]
+        if len(losses) == 1 and len(losses[0]) == 1 and (count := np.size(losses[0][0])) > 1:
+            factor = 1 / count if by_right else float(count)
+            seen = sides.named(Measurement.of("script-losses-summed", losses=count, summing=name))
+            for regularization in ({}, {"regularization": factor}):
+                yield Variant({"share": scaled(mean_of_means, factor), **regularization}, seen, by_right=by_right)
+
+
+def recorded_scale(sides: Sides, located: Located) -> Iterator[Variant]:
+    """In float16, the loss is multiplied by a large power of two, and the gradients are divided by it.
+
+    It is what an optimizer begins with, and half of that after each update that it has left out.
+    """
+    half = any(array.dtype == np.float16 for array in sides.right.arrays(sides.step, "layer"))
+    right, other = both_gradients(sides)
+    if not half or not right or right.keys() != other.keys():
+        return
+    norms = [norm_of(list(side.values())) for side in (right, other)]
+    factor = loss_scale(norms[1] / norms[0]) if all(norms) else None
+    called = sides.right.of(sides.step, "scaled-loss")  # Keras 2 tells neither
+    begun = [each.config.get("initial_scale") for each in (sides.right_trace, sides.other_trace)]
+    scale = next(filter(None, begun), LOSS_SCALE) / 2 ** skipped_updates(sides)[0]
+    if factor == 1 / scale and located.stage == LOSS:
+        yield Variant({}, Measurement.of("script-not-scaled", loss_scale=scale))
+    elif factor == scale and located.stage == GRADIENTS and (called or not sides.right.of(sides.step, "scaled")):
+        yield Variant({}, Measurement.of("script-not-unscaled", loss_scale=scale))
+
+
+def recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Any factor, if the loss has it in later steps too, where the predictions are already other ones.
+
+    There it is compared with the loss computed again from the other side's own predictions. Where that is not known, a
+    number of equal parts that are added up is believed, such as of the steps of a decoder. Batches of another size
+    don't count: what divides by a constant has another factor there. The model's own losses may be added afterwards.
+    """
+    right, other = both_losses(sides.right, sides.other, sides.step) or (0.0, 0.0)
+    if not right or same(right, other) or loss_of(sides.other, sides.step + 1) is None:
+        return
+    steps = [step for step in sides.other.steps if step > sides.step and _rows(sides, step) == _rows(sides, sides.step)]
+    later = [(step, targets) for step in steps if (targets := own_call(sides, step))]
+    for penalty in dict.fromkeys((0.0, penalty_of(sides.right, sides.step))):
+        factor = (other - penalty) / (right - penalty) if right != penalty else 0.0
+        parts = max(factor, 1 / factor) if 0 < factor < np.inf else 1.0
+        if later:
+            has_factor = all(_is_times(factor, sides, step, targets, apart=bool(penalty)) for step, targets in later)
+        else:
+            has_factor = not penalty and round(parts) > 1 and same(parts, round(parts))
+        if has_factor and (penalty or sides.foreseen or have_factor(sides, factor)):
+            kind = "script-data-loss-factor" if penalty else "script-loss-factor"
+            seen = Measurement.of(kind, factor=factor, loss=other, right_loss=right, penalty=penalty)
+            what = f"the factor {factor:.6g}" if factor == parts else f"the division by {parts:.6g}"
+            yield Variant({}, seen, measured=True, remedy=f"loss = loss_fn(y, predictions)  # without {what}")
+            return
+
+
+def _is_times(factor: float, sides: Sides, step: int, targets: Targets, *, apart: bool) -> bool:
+    """Whether the loss of the other side's step is a factor times that of its own labels and predictions.
+
+    With ``apart``, the model's own losses do not have the factor.
+    """
+    own, loss = targets_of(sides.other, step), loss_of(sides.other, step)
+    expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
+    if loss is None or expected is None:
+        return False
+    penalty = penalty_of(sides.other, step)
+    return same(loss, factor * expected + penalty if apart else factor * (expected + penalty))
+
+
+def _rows(sides: Sides, step: int) -> int:
+    """For how many examples the other side's model predicts in a step."""
+    return sum(map(len, sides.other.arrays(step, "predictions")))
+
+
+def own_call(sides: Sides, step: int) -> Targets | None:
+    """The right call of the loss function in a step of the same examples, with the other side's own predictions."""
+    right, predictions = targets_of(sides.right, step), sides.other.arrays(step, "predictions")
+    if right is None or len(predictions) != 1 or loss_of(sides.other, step) is None:
+        return None
+    if example_rows(sides.right, step) != example_rows(sides.other, step):
+        return None
+    return replace(right, predicted=np.asarray(predictions[0], np.float64))
+
+
+def recorded_gradients(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Gradients that are the right ones times a factor, where the loss is the same."""
+    variants = list(recorded_micro_batches(sides, located))
+    factor, length = factor_of_gradients(sides), norm_of(list(both_gradients(sides)[1].values()))
+    clips = clip_alike(sides) or abs(length - float(f"{length:.2g}")) <= 1e-4 * length  # or a norm may be limited
+    if not variants and factor and sides.replicas == 1 and not clips and _is_written(factor):
+        variants.append(Variant({}, Measurement.of("gradients-have-factor", factor=factor), measured=True))
+    yield from variants
+
+
+def _is_written(factor: float) -> bool:
+    """Whether a factor, or what is divided by, has three digits, as people write it; that of a norm's limit has not."""
+    return any(abs(each - float(f"{each:.3g}")) <= CLOSE * abs(each) for each in (factor, 1 / factor))
+
+
+def recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
+    """One side adds up the gradients of micro-batches, or divides them twice, which the other averages."""
+    parts = parts_of_step(sides)
+    for i, count in enumerate(parts):
+        kind, remedy = "", ""
+        if count > 1 and have_factor(sides, count if i else 1 / count):
+            kind = "script-micro-batches"
+            remedy = "gradients = [total / micro_batches for total in accumulated]  # assign the result"
+        elif count > parts[1 - i] == 1 and have_factor(sides, 1 / count if i else count):
+            kind = "script-divided-twice"
+            remedy = "gradients = accumulated  # if the loss of each micro-batch is divided already"
+        if kind:
+            yield Variant({}, Measurement.of(kind, factor=count), remedy=remedy, by_right=not i, called=GRADIENTS)
+            return
+
+
+def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant]:
+    recorded = RecordedLoss.of(sides)
+    again = other_calls(*(calls_of(each, sides.step) for each in (sides.right, sides.other)))
+    if recorded is None or not recorded.penalty or again:  # which may be by the gradients of a penalty
+        return
+    yield Variant({"regularization": 0.0}, Measurement.of("script-no-penalty", penalty=recorded.penalty))
+    own = recorded.penalties
+    numbers = range(len(own))
+    parts = [{i} for i in numbers]  # the first ones come from add_loss, the others from regularizers
+    share = " / strategy.num_replicas_in_sync" if sides.other_trace.replicas > 1 else ""
+    all_of_them = f"loss += tf.add_n(model.losses){share}  # all of them, in place of the line that adds some"
+    remedy = all_of_them if sides.other_trace.trained_by == "loop" else ""
+    parts += [set(part) for count in numbers[2:] for part in (numbers[:count], numbers[-count:])]
+    for omitted in dict.fromkeys(map(frozenset, parts if len(own) > 1 else [])):
+        lacking = {"losses": len(omitted), "of": len(own), "penalty": sum(own[i] for i in omitted)}
+        yield Variant({"omitted": omitted}, Measurement.of("script-some-penalties", **lacking), remedy=remedy)
+
+
+def recorded_penalty_each(sides: Sides, located: Located) -> Iterator[Variant]:
+    recorded = RecordedLoss.of(sides)
+    if recorded is not None and sides.replicas > 1:
+        seen = Measurement.of("script-penalty-each", penalty=recorded.penalty)
+        yield Variant({"regularization": float(sides.replicas)}, seen)

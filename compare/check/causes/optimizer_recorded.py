@@ -1,0 +1,317 @@
+"""How the optimizers of two recorded sides differ, and what they make of equal gradients; no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from compare.check.causes.base import Measurement, Variant
+from compare.check.recipe import multiple
+from compare.check.recorded import (
+    A_RATE,
+    CLOSE,
+    clip_alike,
+    clipping_of,
+    equal_gradients,
+    other_settings,
+    same,
+    subtracted,
+)
+from compare.check.sides import Sides
+from compare.check.stages import Located
+from compare.check.step_values import (
+    UPDATE,
+    calls_of,
+    changes_of,
+    gradients_of,
+    learning_rates_of,
+    other_calls,
+    relative_gap,
+)
+from compare.check.used import class_of
+from compare.watch.trace import BY_HAND, Trace
+
+
+def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | None:
+    """The cause that makes other updates of equal gradients."""
+    rates, variables = _recorded_rates(sides)
+    traces = sides.right_trace, sides.other_trace
+    right, other = (optimizer_of(trace, rate) for trace, rate in zip(traces, rates, strict=True))
+    if right is not None and other is not None and BY_HAND in (right["class"], other["class"]):
+        by_hand = _updated_by_hand(sides, other, right)
+        return ("optimizer-differs", by_hand) if by_hand else None
+    apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
+    if of_rate := _rate_not_followed(sides, rates, right, other):
+        return of_rate
+    if right is None or other is None:
+        return None
+    if right["class"] != other["class"]:
+        if _matrices_agree(sides):
+            return None
+        seen = Measurement.of("script-optimizer", optimizer=other["class"], expected=right["class"])
+        return "optimizer-differs", Variant({}, seen)
+    found = _applied_otherwise(sides) or _recorded_in_parts(sides) or _kept(sides)
+    # What one side applies besides, such as a decay of its own, may do what a setting does.
+    if found or other_calls(*(calls_of(each, sides.step) for each in (sides.right, sides.other))):
+        return ("optimizer-differs", found) if found else None
+    a, b = right["config"], other["config"]
+    if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
+        return _without_schedule(sides, a["learning_rate"], rates)
+    settings = {key: both for key, both in settings_apart(b, a).items() if not key.endswith("learning_rate")}
+    of_schedule = {key: settings.pop(key) for key in list(settings) if "learning_rate" in key.split(".")}
+    clipping = {key: settings.pop(key) for key in list(settings) if "clip" in key}
+    pairs = zip(sides.close_ups, sides.traces, strict=True)
+    clips = any(each.of(sides.step, "clip") for each, trace in pairs if not clipping_of(trace))
+    if clipping and not clips and not clip_alike(sides, own=True):
+        seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
+        return "clipping-differs", Variant({}, seen)
+    begun, update = None, located.of(UPDATE)
+    as_apart = not settings and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
+    if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
+        begun = a.get("learning_rate") if a.get("learning_rate") == b.get("learning_rate") else None
+        digits = 6 if apart > CLOSE else 10
+        now = {"learning_rate": [float(f"{rate:.{digits}g}") for rate in reversed(rates)]}
+        settings = now | of_schedule | settings
+    if settings:
+        seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
+        if isinstance(begun, float) and len(settings) == 1:
+            remedy = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
+            return "optimizer-differs", Variant({}, seen.but(begun=begun), remedy=remedy, called=None)
+        known = not variables and not isinstance(begun, Mapping)  # one schedule may be at other steps
+        return "optimizer-differs", Variant({}, seen, remedy=with_options(right, settings) if known else "")
+    again = made_again(sides)
+    counted = Variant({}, again) if again else _counted_without_data(sides)
+    return ("optimizer-differs", counted) if counted else None
+
+
+def _without_schedule(
+    sides: Sides, schedule: Mapping[str, Any], rates: tuple[float | None, float | None]
+) -> tuple[str, Variant]:
+    """Another rate than that of a schedule, from an optimizer that has none; its script may set rates itself."""
+    set_rates = [rate for step in sides.other.steps for rate in learning_rates_of(sides.other, step).values()]
+    if same(min(set_rates), max(set_rates)):
+        seen = Measurement.of("script-schedule", schedule=schedule.get("class_name", "a schedule"))
+        return "learning-rate-schedule-missing", Variant({}, seen.but(learning_rate=rates[1], expected=rates[0]))
+    used = sides.other_trace.optimizers[0]["class"]
+    settings = {"learning_rate": [float(f"{rate:.6g}") for rate in reversed(rates) if rate is not None]}
+    seen = Measurement.of("script-settings", settings=settings, optimizer=used, variables=[])
+    return "optimizer-differs", Variant({}, seen, remedy=AS_SCHEDULED, called=None)
+
+
+def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]) -> str:
+    """An optimizer with the options of another one; empty where more is to be done than to write them."""
+    given = {name: value for name, (_, value) in settings.items()}
+    if right["config"].get("use_ema"):
+        return ""
+    if "learning_rate" in given and isinstance(right["config"].get("learning_rate"), Mapping):
+        return f"optimizer = {class_of(right)}(schedule, ...)  # with the schedule of the other script's optimizer"
+    if not all(map(str.isidentifier, given)):
+        return ""
+    options = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    return f"optimizer = {class_of(right)}(..., {options})"
+
+
+def _updated_by_hand(sides: Sides, own: Mapping[str, Any], right: Mapping[str, Any]) -> Variant | None:
+    """An update that a script makes without an optimizer: if each side subtracts a multiple of all its gradients.
+
+    After the first step, an optimizer with momentum does so by chance only, as with a single number to train.
+    """
+    names = ["" if each["class"] == BY_HAND else each["class"] for each in (own, right)]
+    rate, expected = (subtracted(each, sides.step) for each in (sides.other, sides.right))
+    numbers = sum(each.size for each in gradients_of(sides.other, sides.step).values())
+    momentum, nesterov = (right["config"].get(name) for name in ("momentum", "nesterov"))
+    with_momentum = "" if nesterov else WITH_MOMENTUM.format(momentum=momentum or 0.0)
+    by_chance = sides.step > 1 and (numbers == 1 or bool(momentum or own["config"].get("momentum")))
+    if momentum and by_chance and numbers > 1 and rate is not None and expected is None:
+        seen = Measurement.of("script-without-momentum", optimizer=names[1], momentum=momentum, rate=rate)
+        return Variant({}, seen, remedy=with_momentum)
+    if rate is None or expected is None or by_chance:
+        return None
+    remedy = f"optimizer = tf.keras.optimizers.SGD({expected:.3g})"
+    if own["class"] == BY_HAND:
+        remedy = f"variable.assign_sub({expected * sides.other.scale:.3g} * gradient)"
+        remedy = with_momentum if momentum else remedy
+    return Variant({}, Measurement.of("script-by-hand", optimizers=names, rates=[rate, expected]), remedy=remedy)
+
+
+def optimizer_of(trace: Trace, rate: float | None) -> Mapping[str, Any] | None:
+    """The first optimizer of a training, or of several the first that begins with the learning rate of a step."""
+    return next(iter([*(each for each in trace.optimizers if begins_with(rate, each)), *trace.optimizers]), None)
+
+
+def begins_with(rate: float | None, optimizer: Mapping[str, Any]) -> bool:
+    """Whether an optimizer is made with a learning rate."""
+    begun = optimizer["config"].get("learning_rate")
+    return isinstance(begun, float) and rate is not None and relative_gap(begun, rate) <= CLOSE
+
+
+def settings_apart(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The settings of an optimizer that differ, without those of averages of weights if none are kept."""
+    averages = own.get("use_ema") or right.get("use_ema")
+    found = other_settings(own, right)
+    return {key: both for key, both in found.items() if averages or not key.startswith("ema_")}
+
+
+def _matrices_agree(sides: Sides) -> bool:
+    """Whether both sides change a variable that no optimizer is told to treat otherwise, such as a bias, alike."""
+    right, other = (each.after.get(sides.step, ()) for each in (sides.right, sides.other))
+    before = sides.right.after.get(sides.step - 1, ())
+    pairs = zip(before, right, other, strict=False)
+    return any(np.ndim(a) > 1 and np.array_equal(a, b) and not np.array_equal(old, a) for old, a, b in pairs)
+
+
+def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], list[str]]:
+    """The learning rates of both sides, and the variables that have them where others have equal ones."""
+    right, other = (learning_rates_of(each, sides.step) for each in (sides.right, sides.other))
+    both = sorted(right.keys() & other.keys())
+    apart = [i for i in both if relative_gap(right[i], other[i]) > CLOSE]
+    if not both:
+        return (next(iter(right.values()), None), next(iter(other.values()), None)), []
+    first = (apart or both)[0]
+    names = [sides.right_trace.variables[i].name for i in apart]
+    return (right[first], other[first]), names if len(names) < len(both) else []
+
+
+def _applied_otherwise(sides: Sides) -> Variant | None:
+    """An optimizer that only one side applies several times to the same gradients."""
+    calls = [calls_of(each, sides.step) or 0 for each in (sides.right, sides.other)]
+    more = int(calls[1] > calls[0])
+    close_up, times = (sides.right, sides.other)[more], calls[more]
+    steps = [gradients_of(close_up, step) for step in range(sides.step, sides.step + times)]
+    if calls[1 - more] != 1 or times < 2 or not all(equal_gradients(steps[0], each) for each in steps):
+        return None
+    return Variant({}, Measurement.of("applied-again", times=times), remedy=ONCE, by_right=not more)
+
+
+def _recorded_in_parts(sides: Sides) -> Variant | None:
+    """One optimizer of equal settings that only one side applies several times in a step, each time to other weights.
+
+    It counts as many steps, which changes the rate of a schedule, or what Adam makes of all gradients but the first.
+    """
+    of_step = [[event for event in each.of(sides.step, "gradients") if not event.replica] for each in sides.close_ups]
+    many = int(len(of_step[1]) > len(of_step[0]))
+    positions = [set(event.info["positions"]) for event in of_step[many]]
+    apart = sum(map(len, positions)) == len(set().union(*positions))
+    one_each = all(len(trace.optimizers) == 1 for trace in sides.traces)
+    if not (len(positions) > len(of_step[1 - many]) == 1 and apart and one_each):
+        return None
+    if settings_apart(*(trace.config for trace in sides.traces)):
+        return None
+    rates, changes = ([seen(each, sides.step) for each in sides.close_ups] for seen in (learning_rates_of, changes_of))
+    scheduled = any(relative_gap(rates[0][i], rates[1][i]) > CLOSE for i in rates[0].keys() & rates[1].keys())
+    first = positions[0] if sides.step == 1 else ()
+    gaps = [relative_gap(changes[0].get(i, 0.0), changes[1].get(i, 0.0)) for i in first]
+    first_agrees = bool(gaps) and max(gaps) <= A_RATE
+    if not (scheduled or first_agrees):
+        return None
+    of_right = sides.names[many] == sides.right_name
+    return Variant({}, Measurement.of("applied-in-parts", times=len(positions)), remedy=ONCE_FOR_ALL, by_right=of_right)
+
+
+def _kept(sides: Sides) -> Variant | None:
+    """An optimizer that only one side has used before its first step, from equal weights."""
+    traces = sides.right_trace, sides.other_trace
+    begun = [trace.parts[0][1] if trace.parts else 0 for trace in traces]
+    configs = [{**trace.config, "name": ""} for trace in traces]
+    if sides.step != 1 or begun[0] == begun[1] or configs[0] != configs[1]:
+        return None
+    more = int(begun[1] > begun[0])
+    numbers = {"iterations": begun[more], "expected": begun[1 - more]}
+    used = next((str(each["class"]) for each in traces[more].optimizers), "optimizer")
+    seen = Measurement.of("script-kept-optimizer", optimizer=used, **numbers)
+    remedy = f"model.set_weights(weights)\noptimizer = tf.keras.optimizers.{used}(...)  # a new one, without slots"
+    return Variant({}, seen, remedy=remedy, by_right=not more)
+
+
+def _counted_without_data(sides: Sides) -> Variant | None:
+    """An optimizer that has counted steps without data, if that scales the updates of all variables alike."""
+    counts = [sides.step - 1 + sum(step < sides.step for step in trace.empty) for trace in sides.traces]
+    changes = [changes_of(close_up, sides.step) for close_up in sides.close_ups]
+    trained = [i for i in gradients_of(sides.right, sides.step) if i in changes[0] and i in changes[1]]
+    if counts[0] == counts[1] or not trained:
+        return None
+    first, second = ([each[i] for i in trained] for each in changes)
+    factor = multiple(second, first) or 0.0
+    if same(factor, 1.0) or any(relative_gap(b, factor * a) > A_RATE for a, b in zip(first, second, strict=True)):
+        return None
+    more = int(counts[1] > counts[0])
+    used = next((str(each["class"]) for each in sides.traces[more].optimizers), "optimizer")
+    numbers = {"iterations": counts[more], "expected": counts[1 - more]}
+    of_right = sides.names[more] == sides.right_name
+    return Variant({}, Measurement.of("script-counted-more", optimizer=used, **numbers), remedy=SIZE, by_right=of_right)
+
+
+def made_again(sides: Sides) -> Measurement | None:
+    """Evidence that one side makes the same optimizer again, where the sides part as it takes its first step."""
+    made = [(each["class"], each["config"] | {"name": ""}) for each in sides.other_trace.optimizers]
+    again = len(made) > 1 and all(each == made[0] for each in made)
+    if not again or len(sides.right_trace.optimizers) != 1 or (sides.step - 1, 0) not in sides.other_trace.parts:
+        return None
+    return Measurement.of("script-new-optimizer", optimizer=made[0][0])
+
+
+def _rate_not_followed(
+    sides: Sides, rates: Sequence[float | None], right: Mapping[str, Any] | None, other: Mapping[str, Any] | None
+) -> tuple[str, Variant] | None:
+    """A rate that a callback of fit has changed, or that a script sets by a name which Keras 3 does not know."""
+    if other is not None and other.get("lr") is not None and begins_with(rates[1], other) and rates[0] != rates[1]:
+        numbers = {"lr": other["lr"], "learning_rate": rates[1], "expected": rates[0]}
+        return "optimizer-differs", Variant({}, Measurement.of("script-lr", **numbers), remedy=BY_ITS_NAME, called=None)
+    seen = _recorded_callbacks(sides, rates, right, other)
+    return ("callbacks-missing", Variant({}, seen)) if seen else None
+
+
+def _recorded_callbacks(
+    sides: Sides, rates: Sequence[float | None], right: Mapping[str, Any] | None, other: Mapping[str, Any] | None
+) -> Measurement | None:
+    """Evidence that a callback of fit has set another learning rate than the one at which it began."""
+    callbacks = _recorded_list(sides, but=(*NEVER, *STOP, SWAPS))
+    of_rate = [name for name in callbacks if "LearningRate" in name or "LR" in name]
+    callbacks = [name for name in of_rate if name in SET_RATES] or of_rate or callbacks
+    if not callbacks or right is None or other is None or rates[0] is None or rates[1] is None:
+        return None
+    begun = right["config"].get("learning_rate")
+    if same(rates[0], rates[1]) or not isinstance(begun, float) or same(begun, rates[0]):
+        return None
+    numbers = {"learning_rate": rates[0], "other_rate": rates[1]}
+    names = {"side": sides.right_name, "other": sides.other_name}
+    return Measurement.of("script-rate-changed", callbacks=callbacks, **numbers, **names)
+
+
+def recorded_end(sides: Sides, located: Located) -> Iterator[Variant]:
+    """A callback that ends fit before its last epoch."""
+    fit, callbacks = sides.right_trace, _recorded_list(sides, but=(*NEVER, *SET_RATES, SWAPS))
+    wanted = int(fit.fit.get("epochs", 0)) - int(fit.fit.get("initial_epoch", 0))
+    if callbacks and sides.step > fit.last and len(fit.epochs) < wanted:
+        numbers = {"epochs": len(fit.epochs), "callbacks": callbacks}
+        yield Variant({}, Measurement.of("script-ended", side=sides.right_name, **numbers))
+
+
+def _recorded_list(sides: Sides, but: Sequence[str]) -> list[str]:
+    """The callbacks of fit that may have acted, which is after its first epoch, without those that never do this."""
+    fit = sides.right_trace
+    callbacks = [name for name in fit.fit.get("callbacks", ()) if name not in but]
+    return callbacks if callbacks and sides.step > fit.epochs[0].steps else []
+
+
+SET_RATES = ("LearningRateScheduler", "ReduceLROnPlateau")
+"""Keras's callbacks that set the learning rate."""
+RESTORES = "EarlyStopping"
+"""The callback that sets weights after the last step (``restore_best_weights``)."""
+STOP = (RESTORES, "TerminateOnNaN")
+"""Those that end training."""
+SWAPS = "SwapEMAWeights"
+"""The one that sets weights at the end of each epoch."""
+NEVER = ("BackupAndRestore", "CSVLogger", "History", "ModelCheckpoint", "ProgbarLogger", "RemoteMonitor", "TensorBoard")
+"""Those that do nothing of this."""
+WITH_MOMENTUM = (
+    "velocity.assign({momentum:g} * velocity - learning_rate * gradient)  # one for each variable, 0 at first\n"
+    "variable.assign_add(velocity)"
+)
+AS_SCHEDULED = "optimizer.learning_rate = schedule(optimizer.iterations)  # before each step, as fit's schedule does"
+BY_ITS_NAME = "optimizer.learning_rate = rate  # not optimizer.lr"
+ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
+ONCE_FOR_ALL = f"{ONCE}, for all variables"
+SIZE = "dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))  # fit then sees where an epoch ends"
