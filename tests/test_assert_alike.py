@@ -15,17 +15,8 @@ import compare
 from compare.app import cli
 from compare.check.report import Report
 from compare.reporting.terminal import in_short
-from compare.verdict.model import (
-    Comparison,
-    Difference,
-    Finding,
-    MetricGap,
-    NotApplicable,
-    Reporting,
-    Source,
-    Training,
-    Verdict,
-)
+from compare.verdict.findings import Finding, NotApplicable, Source
+from compare.verdict.model import Comparison, Difference, MetricGap, Reporting, Training, Verdict
 
 
 # In the gate, the README's own test does the same.

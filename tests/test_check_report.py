@@ -17,7 +17,8 @@ from compare.check.measurement import Measurement
 from compare.check.report import REPORTING, TRAINING, merged
 from compare.check.stages import Located
 from compare.records import EPOCH_END, INITIAL, Record
-from compare.verdict.model import Comparison, Reporting, StageValues, Training
+from compare.verdict.findings import StageValues
+from compare.verdict.model import Comparison, Reporting, Training
 
 TRAINING_IDS = [
     "loss-not-divided-by-replicas",

@@ -123,7 +123,7 @@ def report(training: str, reporting: str | None = None, gap: float = 0.0) -> Any
 
 def of_twins(hidden: bool, twins: str) -> str:
     """Where no replay explains the reference."""
-    from compare.verdict.model import NotApplicable
+    from compare.verdict.findings import NotApplicable
 
     made, skipped = checker(twins=twins), NotApplicable("replay", "")
     found = made._judge_by_twins(report("identical" if hidden else DIFFERENT), (FIT, loop()), hidden, skipped)

@@ -18,9 +18,10 @@ from compare.check.recipe import distance
 from compare.check.stages import locate
 from compare.check.step_values import gradients_of, relative_gap
 from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
+from compare.reporting.numbers import differing_numbers, signed_gap
 from compare.reporting.page_comparison import comparison_view
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import differing_numbers, sentence, signed_gap, stops, warning
+from compare.reporting.sentences import sentence, stops, warning
 from compare.verdict.evidence import with_noise, with_study
 from compare.verdict.exact import compare_records, noise_start, within_rounding
 from compare.verdict.judge import Pair

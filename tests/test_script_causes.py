@@ -25,7 +25,7 @@ from compare.check.recorded import scale_of
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.targets import Targets, targets_of, value_of
-from compare.verdict.model import Finding, StageValues
+from compare.verdict.findings import Finding, StageValues
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import ENDLESS, CloseUp, Event, row_hashes, sketch
 from compare.watch.trace import BY_HAND, FitEpoch

@@ -41,12 +41,12 @@ from compare.reporting.terminal import (
 )
 from compare.user_errors import describe
 from compare.verdict.exact import unequal
+from compare.verdict.findings import NotApplicable
 from compare.verdict.model import (
     Comparison,
     Difference,
     DifferingVariable,
     Failure,
-    NotApplicable,
     Reporting,
     Training,
     Verdict,

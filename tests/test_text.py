@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 
 from compare.reporting.sentences import causes, sentence
-from compare.verdict.model import (
-    Comparison,
-    Difference,
-    DifferingVariable,
-    Finding,
-    MetricGap,
-    Reporting,
-    Source,
-    Training,
-)
+from compare.verdict.findings import Finding, Source
+from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training
 
 SAME = {"loss": MetricGap(0.0, 1), "accuracy": MetricGap(0.0, 1)}
 IDENTICAL = Training("identical", 0.0, None, 9380)

@@ -18,7 +18,7 @@ from compare.check.hints import hints
 from compare.check.judge_recorded import name_causes
 from compare.check.stages import Located, locate
 from compare.errors import NoVerdictError, RequestError
-from compare.verdict.model import StageValues
+from compare.verdict.findings import StageValues
 from compare.watch.seen import CloseUp, Event
 
 SCRIPT = """

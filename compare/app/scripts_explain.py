@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,39 +21,26 @@ from compare.app.scripts_close_ups import (
     look_into,
     seen_losses,
 )
+from compare.app.scripts_numbers import explain_numbers, own_numbers
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
-from compare.check.causes import CATALOGUE
 from compare.check.causes.optimizer_recorded import settings_apart
-from compare.check.causes.reporting import never_reset, other_metrics
 from compare.check.hints import hints
 from compare.check.judge_recorded import name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
-from compare.check.recorded import same
-from compare.check.recorded_numbers import (
-    evidence_on_numbers,
-    losses_by_epoch,
-    name_not_reset,
-    name_own_loss,
-    name_reporting,
-    validation_by_epoch,
-)
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE
-from compare.check.used import Used, used_by
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
-from compare.verdict.exact import beyond_rounding, reported_by_both
+from compare.verdict.findings import Finding
 from compare.verdict.judge import Pair, Recorded, pairs
-from compare.verdict.model import Comparison, Difference, Finding, Reporting, Source, Training
+from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT, INCONCLUSIVE
-from compare.watch.reported_logs import line_of
-from compare.watch.seen import CloseUp
 from compare.watch.settings import Nudge
 from compare.watch.trace import LEFT, Trace, read_traces
 
@@ -64,8 +51,6 @@ NOT_REPEATED = (
     "that it has saved itself"
 )
 """Why nothing can be compared with a script."""
-BEYOND_TWINS = 3
-"""How much farther than all noise twins a reported loss has to be for the losses of all steps to be looked at."""
 
 
 def explain(session: ScriptsSession) -> None:
@@ -81,7 +66,7 @@ def explain(session: ScriptsSession) -> None:
     losses = {each[0].candidate.trainer: value for each in compared if (value := _of_lost_loss(session, *each))}
     checked = {each.name: _checked(session, each, seen, early.get(each.name)) for each in found}
     if compared[0][0].candidate.trainer not in checked:  # which has the numbers
-        checked |= _explain_numbers(session, *compared[0])
+        checked |= explain_numbers(session, *compared[0])
     session.run.save(
         check=encode(checked) if checked else None,
         not_finite={name: asdict(value) for name, value in (not_finite | losses).items()} or None,
@@ -171,7 +156,7 @@ def _checked(
             departure, located, weights = early.departure, early.located, early.departure.step
     if close is not None and close.sides is not None and weights == INITIAL:
         causes = name_copies(close.sides)
-    numbers = [] if unsure or sides is None else _own_numbers(departure.pair, departure.model, sides.close_ups)
+    numbers = [] if unsure or sides is None else own_numbers(departure.pair, departure.model, sides.close_ups)
     lengths, state = departure.model.lengths, departure.model.traces[0]
     for side, trace in zip(departure.model.names, departure.model.traces, strict=True):
         if weights - 1 in trace.reseeded:
@@ -260,124 +245,6 @@ def _not_repeated(departure: Departure, close: CloseUps | None) -> list[Measurem
         )
         if steps < departure.step <= before
     ]
-
-
-def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> dict[str, Comparison]:
-    """Names the cause of different numbers from equal weights, where it is known.
-
-    Where rounding alone explains other weights, each loss is held against those of the steps that its side made.
-    """
-    used = used_by(model.traces[1], model.traces[0])
-    of_reference = name_reporting(pair.candidate, pair.reference, used=used_by(*model.traces))
-    of_reference = _with_lines(of_reference, model, 0)
-    if pair.exactly.training.verdict == DIFFERENT:
-        both: Sequence[CloseUp | None] = (None, None)
-        if _other_loss(session, pair):
-            tell(session.console, "The weights are alike, but the loss is not. Looking at the loss of every step …")
-            both = seen_losses(session, model, (0, 1))
-        causes = [*_with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1), *of_reference]
-        known = {cause.id for cause in causes}
-        return _of_numbers(pair, [*causes, *(c for c in _own_numbers(pair, model, both) if c.id not in known)], [])
-    others = [*of_reference, *_in_training_mode(pair, model, used)]
-    reporting = pair.exactly.reporting
-    evidence: list[Measurement] = []
-    seen: CloseUp | None = None
-    ends = model.epochs.ends or (model.traces[1].last,)
-    different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
-    reported = reported_by_both(pair.reference, pair.candidate)
-    # A sum over many batches may round as much, but another mean of them is not hidden by that.
-    near = {name for _, name, a, b in reported if name.removeprefix("val_") == "loss" and not same(a, b)}
-    metrics = other_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
-    causes = name_reporting(pair.reference, pair.candidate, used=used, metrics=metrics)
-    unexplained = (different | near).difference(*(cause.metrics for cause in (*causes, *others)))
-    if unexplained and reporting.verdict == DIFFERENT:
-        tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
-        (seen,) = seen_losses(session, model)
-        if seen is not None:
-            losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
-            of_losses = losses, validation, used.seeing(seen.divided)
-            causes = name_reporting(pair.reference, pair.candidate, *of_losses, metrics)
-            if left := (unexplained & different).difference(*(cause.metrics for cause in causes)):
-                evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
-    return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *others], evidence)
-
-
-def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measurement]) -> dict[str, Comparison]:
-    """The comparison of two sides whose numbers alone differ, by the candidate's name; empty if nothing is known."""
-    if not causes and not evidence:
-        return {}
-    found = Comparison(
-        pair.candidate.trainer,
-        Training(INCONCLUSIVE, None, None, 0),
-        Reporting(DIFFERENT, {}),
-        certain=False,
-        causes=tuple(causes),
-        **words.as_evidence(evidence),
-        not_applicable=(),
-    )
-    return {found.candidate: found}
-
-
-def _other_loss(session: ScriptsSession, pair: Pair) -> bool:
-    """Whether the candidate reports another training loss than the reference and all of its noise twins do."""
-    if "loss" not in pair.exactly.reporting.unexplained:
-        return False
-
-    def gap(record: Record) -> float:
-        both = reported_by_both(pair.reference, record)
-        return max((abs(a - b) for _, name, a, b in both if name == "loss"), default=0.0)
-
-    twins = [gap(twin) for twin in read_records(session.folder / "twins" / pair.twins)]
-    return bool(twins) and gap(pair.candidate) > BEYOND_TWINS * max(twins)
-
-
-def _own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -> list[Finding]:
-    """The causes of another reported loss than that of the steps that the side at fault was seen to make."""
-    at_fault = int(not model.swapped)
-    records, traces, ends = (pair.reference, pair.candidate), model.traces, model.epochs.ends
-    own = seen[at_fault]
-    used = used_by(traces[at_fault], traces[1 - at_fault]).seeing(own.divided if own is not None else ())
-    right, causes = (
-        [] if close_up is None else name_own_loss(records[side], losses_by_epoch(close_up, ends), used)
-        for side, close_up in ((side, seen[side]) for side in (1 - at_fault, at_fault))
-    )
-    causes += _in_training_mode(pair, model, used)
-    also = {cause.id for cause in right}  # what both do is no difference
-    known, kept = (never_reset(traces[side], ends, traces[1 - at_fault]) for side in (1 - at_fault, at_fault))
-    causes += name_not_reset({name: kept[name] for name in kept.keys() - known.keys()}, records[at_fault], used)
-    found = {cause.id: cause for cause in causes if cause.id not in also}
-    return _with_lines(list(found.values()), model, at_fault, own)
-
-
-def _in_training_mode(pair: Pair, model: ModelPair, used: Used) -> list[Finding]:
-    """The cause of other numbers of validation from equal weights, where one side alone validates as it trains."""
-    at_fault, first = int(not model.swapped), pair.exactly.training.first_difference
-    line, right_line = (model.traces[side].untaped for side in (at_fault, 1 - at_fault))
-    other = [
-        (epoch, name, *(values[::-1] if model.swapped else values))
-        for epoch, name, *values in reported_by_both(pair.reference, pair.candidate)
-        if name.startswith("val_") and not same(*values) and (first is None or epoch < first.epoch)
-    ]
-    if line is None or right_line is not None or not other:
-        return []
-    epoch, name, right, value = other[0]
-    seen = Measurement.of(
-        "called-in-training-mode",
-        metric=name, metrics=list(dict.fromkeys(name for _, name, *_ in other)),
-        epoch=epoch, value=value, right=right, other=model.names[1 - at_fault],
-    )  # fmt: skip
-    cause, source = CATALOGUE["validation-in-training-mode"], Source.of(line)
-    found = cause.found(model.names[at_fault], seen, used=used)
-    return [replace(found, source=source and replace(source, instead=cause.instead_of(source.text)))]
-
-
-def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int, seen: CloseUp | None = None) -> list[Finding]:
-    """Causes of reported numbers, with the line of a script that reports them, or whose loss Keras divides."""
-    trace, ends = model.traces[side], model.epochs.ends or (model.traces[side].last,)
-    divided = seen.divided if seen is not None else {}
-    lines = (divided.get(each.divided) or line_of(trace, ends, model.traces[1 - side], each.metrics) for each in causes)
-    sources = (Source.of(line, shows=True) for line in lines)
-    return [replace(each, source=each.source or source) for each, source in zip(causes, sources, strict=True)]
 
 
 def _train_twins(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from compare.check.report import Report
-from compare.verdict.model import Finding, NotApplicable
+from compare.verdict.findings import Finding, NotApplicable
 
 if TYPE_CHECKING:
     from compare.check.probe import Checker, check

@@ -24,7 +24,7 @@ from compare.check.judgement import Judgement, survived
 from compare.check.look_inside import LookInside
 from compare.check.measurement import Measurement
 from compare.check.noise import NoiseTwins
-from compare.check.observation import EPOCHS, Observation
+from compare.check.observation import EPOCHS, Observation, largest_weight_gap
 from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe
 from compare.check.recorded import drawn_more_often
@@ -40,8 +40,9 @@ from compare.experiment import Experiment
 from compare.records import EPOCH_END, Record
 from compare.trainer import Trainer
 from compare.verdict import rounding
-from compare.verdict.exact import compare_records, largest_gap, paired_names, paired_steps, within_rounding
-from compare.verdict.model import Comparison, Difference, Finding, NotApplicable, Source, Training
+from compare.verdict.exact import compare_records, paired_names, paired_steps, within_rounding
+from compare.verdict.findings import Finding, NotApplicable, Source
+from compare.verdict.model import Comparison, Difference, Training
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
 from compare.verdict.rounding import FACTOR
 from compare.watch.seen import CloseUp
@@ -121,7 +122,7 @@ class Checker:
         name = trainer.name + "-2" * (trainer.name == self.reference.name)
         records = paired_steps(self.reference.record(), replace(candidate.record(), trainer=name))
         comparison = compare_records(*records)
-        training = replace(comparison.training, max_weight_gap=_max_weight_gap(self.reference, candidate))
+        training = replace(comparison.training, max_weight_gap=largest_weight_gap(self.reference, candidate))
         comparison = replace(comparison, candidate=name, training=training)
         missing = [] if candidate.optimizer_steps else [why_no_gradients(candidate)]
         if candidate.fixed_dropout:
@@ -436,15 +437,4 @@ def _nearly_equal(records: Pair, key: str) -> bool:
     return all(
         np.isclose(reference[e].get(key, np.nan), candidate[e].get(key, np.nan), rtol=1e-4, equal_nan=True)
         for e in reference.keys() & candidate.keys()
-    )
-
-
-def _max_weight_gap(reference: Observation, candidate: Observation) -> float | None:
-    """The largest difference of any weight at the end of an epoch, or of training; None if unknown or not finite."""
-    sides = [side.epoch_end_states | ({"final": side.final} if side.final else {}) for side in (reference, candidate)]
-    return largest_gap(
-        (a, b)
-        for end in sides[0].keys() & sides[1].keys()
-        for a, b in zip(sides[0][end][0], sides[1][end][0], strict=True)
-        if a.dtype.kind == "f"
     )

@@ -16,7 +16,7 @@ from compare.check.report import REPORTING, Report
 from compare.engine.run import TrainingTask
 from compare.trainer import Trainer
 from compare.user_errors import describe
-from compare.verdict.model import NotApplicable
+from compare.verdict.findings import NotApplicable
 from compare.verdict.outcomes import DIFFERENT
 
 PROBE = "empty replica"

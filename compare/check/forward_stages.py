@@ -27,7 +27,7 @@ from compare.check.step_values import (
     relative_gap,
 )
 from compare.check.targets import log_probabilities, targets_of
-from compare.verdict.model import StageValues
+from compare.verdict.findings import StageValues
 from compare.watch.seen import CloseUp, Event
 
 FEW_EXAMPLES = 8

@@ -50,7 +50,7 @@ from compare.check.step_values import (
     parallel,
     relative_gap,
 )
-from compare.verdict.model import Source
+from compare.verdict.findings import Source
 from compare.watch.seen import CloseUp
 
 FAR = 1000

@@ -13,7 +13,7 @@ from compare.check.metric_replay import MetricTable, ReportedMetric
 from compare.check.recipe import EPSILON, Recipe
 from compare.check.search import Explanation, find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING
-from compare.verdict.model import NotApplicable
+from compare.verdict.findings import NotApplicable
 
 THRESHOLD = ROUNDING * EPSILON
 """The largest relative error of a reported number that counts as rounding."""

@@ -51,7 +51,7 @@ from compare.check.used import FIT, used_by
 from compare.check.whole_run import RATE
 from compare.records import Variable
 from compare.verdict.exact import without_counterpart
-from compare.verdict.model import Finding, Source
+from compare.verdict.findings import Finding, Source
 from compare.watch.trace import Trace
 
 OF_GRADIENTS = ("gradient_accumulation_steps", "loss_scale_factor")

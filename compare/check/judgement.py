@@ -15,7 +15,7 @@ from compare.check.report import Fit
 from compare.check.search import Explanation, Search
 from compare.check.weight_gaps import ROUNDING
 from compare.user_errors import describe
-from compare.verdict.model import NotApplicable
+from compare.verdict.findings import NotApplicable
 
 LOUD = "FIT_VS_LOOP_LOUD"
 """The environment variable with which an error of the check itself ends it, as in tests, instead of costing a probe."""

@@ -19,7 +19,8 @@ from compare.check.stages import AFTER, BEFORE, LEARNING_RATE, Located
 from compare.check.step_values import GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Weights
 from compare.naming import some
 from compare.records import Place
-from compare.verdict.model import Comparison, Finding, Verdict
+from compare.verdict.findings import Finding
+from compare.verdict.model import Comparison, Verdict
 from compare.verdict.not_finite import NotFinite
 from compare.watch.seen import CloseUp, Event
 

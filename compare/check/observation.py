@@ -12,7 +12,8 @@ import numpy as np
 from compare.errors import NOT_BUILT, RequestError
 from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, rows_of, step_dtype
-from compare.verdict.model import Source
+from compare.verdict.exact import largest_gap
+from compare.verdict.findings import Source
 from compare.watch.seen import CloseUp
 from compare.watch.trace import configuration_of
 
@@ -258,3 +259,14 @@ def configuration(optimizer: Any, variables: Mapping[int, Any] | None = None) ->
 def callback_names(experiment: Experiment) -> list[str]:
     """The class names of the callbacks that fit runs."""
     return [type(callback).__name__ for callback in experiment.build_callbacks()]
+
+
+def largest_weight_gap(reference: Observation, candidate: Observation) -> float | None:
+    """The largest difference of any weight at the end of an epoch, or of training; None if unknown or not finite."""
+    sides = [side.epoch_end_states | ({"final": side.final} if side.final else {}) for side in (reference, candidate)]
+    return largest_gap(
+        (a, b)
+        for end in sides[0].keys() & sides[1].keys()
+        for a, b in zip(sides[0][end][0], sides[1][end][0], strict=True)
+        if a.dtype.kind == "f"
+    )

@@ -33,7 +33,7 @@ from compare.patching import patch
 from compare.records import AnyRecord, EpochRecord, hash_of
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
-from compare.verdict.model import Source
+from compare.verdict.findings import Source
 from compare.watch.stages import StageObserver
 
 

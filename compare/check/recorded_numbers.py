@@ -17,7 +17,7 @@ from compare.check.search import find_explanations, recognisers
 from compare.check.step_values import example_rows, loss_of
 from compare.check.used import SCRIPT_ALONE, Used
 from compare.records import Record
-from compare.verdict.model import Finding
+from compare.verdict.findings import Finding
 from compare.watch.seen import CloseUp
 
 NOT_RESET, AVERAGED, LAST = "metrics-not-reset", "loss-averaged-over-batches", "last-batch-only"

@@ -9,7 +9,8 @@ from compare.check import words
 from compare.check.measurement import Measurement
 from compare.check.stages import Located
 from compare.check.step_values import LOSS
-from compare.verdict.model import Comparison, Finding, NotApplicable, StageValues, Verdict
+from compare.verdict.findings import Finding, NotApplicable, StageValues
+from compare.verdict.model import Comparison, Verdict
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import DIFFERENT, FROM_BEST
 

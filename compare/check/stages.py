@@ -32,7 +32,7 @@ from compare.check.step_values import (
     weights_updated,
 )
 from compare.naming import some
-from compare.verdict.model import StageValues
+from compare.verdict.findings import StageValues
 from compare.watch.seen import CloseUp
 
 BEFORE, AFTER = "before the step", "after the update"

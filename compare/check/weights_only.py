@@ -15,7 +15,7 @@ from compare.check.observation import Observation
 from compare.check.recipe import Recipe, Update, multiple
 from compare.check.search import find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING, Segment, Weights, by_variable, norms
-from compare.verdict.model import NotApplicable
+from compare.verdict.findings import NotApplicable
 
 if TYPE_CHECKING:
     from compare.check.judgement import Judgement

@@ -11,7 +11,8 @@ from compare.check.causes.optimizer_recorded import NEVER, RESTORES, SET_RATES, 
 from compare.check.measurement import Measurement
 from compare.records import EPOCH_END, INITIAL, Record, in_time
 from compare.verdict.exact import last_steps
-from compare.verdict.model import Comparison, Finding
+from compare.verdict.findings import Finding
+from compare.verdict.model import Comparison
 
 RATE = "learning_rate"
 """The name by which Keras's callbacks report the learning rate of an epoch."""

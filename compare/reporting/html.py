@@ -23,11 +23,11 @@ from compare.naming import INDEX, TOGETHER, label, log_name, printable, shown_pa
 from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
 from compare.reporting import svg
+from compare.reporting.numbers import difference, interval
 from compare.reporting.page_model import ANSWERS, page_of, results
 from compare.reporting.page_tables import compared_options, default_row, replicas_of
 from compare.reporting.pictures import FEWEST, overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of
-from compare.reporting.sentences import difference, interval
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.model import Failure, Verdict
 from compare.verdict.outcomes import FROM_BEST

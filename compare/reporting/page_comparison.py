@@ -12,10 +12,10 @@ from compare.check.causes.base import REPORTING
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.records import INITIAL
 from compare.reporting.gaps import reference_name
+from compare.reporting.numbers import differing_numbers
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import (
     advice_on_numbers,
-    differing_numbers,
     of_numbers,
     only_of_reporting,
     silent,
@@ -24,7 +24,8 @@ from compare.reporting.sentences import (
     where,
     with_sentences,
 )
-from compare.verdict.model import Comparison, Difference, Finding
+from compare.verdict.findings import Finding
+from compare.verdict.model import Comparison, Difference
 
 
 def comparison_views(files: RunFiles, stories: str) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from compare.modes import Study, Training
 from compare.naming import is_file
 from compare.option import flag, options_of
 from compare.options import OPTIONS, as_json, mode_of
+from compare.reporting.numbers import signed_gap
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import signed_gap
 from compare.request import EXPERIMENTS, RESULTS, TRAINERS, Task
 
 DEFAULTS = as_json(Training(keras=3))

@@ -12,8 +12,8 @@ import numpy as np
 from compare.records import shortest
 from compare.records.metrics_csv import Curves, Values
 from compare.reporting.charts import Band, Chart, Points, Series, View, counts, linear, logarithmic
+from compare.reporting.numbers import difference, interval
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import difference, interval
 from compare.reporting.weight_pictures import style_of, views_of_lengths
 from compare.verdict.exact import absolute_gap
 from compare.verdict.rounding import units_of

@@ -14,7 +14,8 @@ from compare.records import read_rows, read_verdict
 from compare.reporting.run_files import usable
 from compare.reporting.sentences import worst_first
 from compare.reporting.terminal import as_text
-from compare.verdict.model import Comparison, Difference, Finding, Verdict
+from compare.verdict.findings import Finding
+from compare.verdict.model import Comparison, Difference, Verdict
 from compare.verdict.outcomes import EXIT_STATUS
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from itertools import groupby
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
 from compare.naming import Code, did_you_mean
+from compare.reporting.numbers import difference, differing_numbers
 from compare.verdict import rounding
-from compare.verdict.exact import absolute_gap
-from compare.verdict.model import Comparison, Distance, Finding, MetricGap, Reporting, Training, Truth, Verdict
+from compare.verdict.findings import Finding
+from compare.verdict.model import Comparison, Distance, Reporting, Training, Truth, Verdict
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST
-from compare.verdict.seeds import Test
 
 
 def worst_first(verdict: Verdict | None) -> list[Comparison]:
@@ -262,17 +262,6 @@ def _study(comparison: Comparison, reference: str) -> str:
     return f"{candidate} compared with {reference}: {result}; {divergence}"
 
 
-def difference(value: float, relative: bool, sign: str = "+") -> str:
-    """Formats a value of a study's test: in the metric's own unit, or as a percentage of the reference's value."""
-    return f"{100 * value:{sign}.2g}%" if relative else f"{value:{sign}.2g}"
-
-
-def interval(test: Test) -> str:
-    """Formats the interval of a study's test; empty if it is unknown."""
-    edges = [difference(edge, test.relative) for edge in (test.low, test.high) if edge is not None]
-    return " to ".join(edges)
-
-
 def _ranges(epochs: Sequence[int]) -> str:
     """Formats the epochs 1, 2, 3 and 5 as ``1-3, 5``."""
     numbered = groupby(enumerate(epochs), lambda each: each[1] - each[0])
@@ -428,26 +417,3 @@ def _left_out(comparison: Comparison, who: str) -> list[str]:
     """The metrics that are not compared, since one side does not report them."""
     metrics = comparison.reporting.metrics
     return [name for name, gap in metrics.items() if not gap.compared and gap.not_reported_by == who]
-
-
-def differing_numbers(metrics: Mapping[str, MetricGap]) -> str:
-    """The metrics that differ, each with its largest gap; last those that differ by no more than rounding."""
-    texts: list[str] = []
-    rounding: list[str] = []
-    for name, gap in metrics.items():
-        if not gap.compared:
-            continue
-        if gap.max_gap is None:
-            texts.append(f"{name} (NaN or infinite, in epoch {gap.epoch})")
-        elif gap.max_gap:
-            found = rounding if gap.only_rounding else texts
-            found.append(f"{name} (by up to {gap.max_gap:.2g}, in epoch {gap.epoch})")
-    text = ", ".join(texts) or "the reported epochs differ"
-    return text + (f"; by no more than rounding: {', '.join(rounding)}" if rounding else "")
-
-
-def signed_gap(reference: float | None, candidate: float | None) -> str:
-    """How much larger a reported number is than the reference's; 0 if both are NaN, empty if one is missing."""
-    if reference is None or candidate is None:
-        return ""
-    return "0" if absolute_gap(reference, candidate) == 0 else f"{candidate - reference:+.2g}"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from compare.records import Record, shortest
-from compare.reporting.sentences import difference, interval, signed_gap
+from compare.reporting.numbers import difference, interval, signed_gap
 from compare.reporting.terminal import columns_of, tell, verbatim
 from compare.verdict.exact import metric_names, paired_names
 from compare.verdict.model import Comparison

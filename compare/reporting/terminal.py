@@ -33,7 +33,8 @@ from compare.reporting.sentences import (
     worst_first,
 )
 from compare.verdict.exact import unequal
-from compare.verdict.model import Finding, Verdict
+from compare.verdict.findings import Finding
+from compare.verdict.model import Verdict
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL
 
 

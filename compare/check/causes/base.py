@@ -15,7 +15,7 @@ from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE
 from compare.check.used import NOTHING, Used
-from compare.verdict.model import Finding, Source
+from compare.verdict.findings import Finding, Source
 from compare.watch.seen import CloseUp
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from compare.check.recorded import parts_of_step, skipped_updates, steps_of_epoc
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, all_rows, example_rows, rows_by_epoch
-from compare.verdict.model import Source
+from compare.verdict.findings import Source
 from compare.watch.seen import ENDLESS, CloseUp
 from compare.watch.trace import Trace
 

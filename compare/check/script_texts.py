@@ -1,0 +1,313 @@
+"""The sentences on what two scripts show, by their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from compare.check.phrases import SENTENCES, SHARE
+from compare.check.stages import LEARNING_RATE
+from compare.check.step_values import INPUTS, PREDICTIONS, STATE
+from compare.naming import some
+
+
+def _not_repeated(side: str, step: int, made: int, error: str = "") -> str:
+    again = f"{side} was run again to look inside step {step:,}, and"
+    if error:
+        return f"{again} failed then: {error}; compare again"
+    left = "what it leaves on disk, such as a checkpoint, may change its next run; remove that, and compare again"
+    return f"{again} made {made:,} steps then: {left}"
+
+
+def _weights_not_finite(**q: Any) -> str:
+    step, epoch, variables = q["step"], q["epoch"], q["variables"]
+    when = f"at the end of epoch {epoch}{q['training']}"
+    if step is not None:
+        when = f"in step {step:,} of epoch {epoch}{q['training']}" if step else "before the first step"
+    first = ""
+    if q["stage"]:
+        against = f", where {q['other']} has {q['other_value']}" if q["other_value"] else ""
+        place = f" of step {q['training_step']:,} of the training" if step is None and q["training_step"] else ""
+        first = f"first {_first_value(q['stage'], q['where'])}{place}: {q['value']}{against}; "
+    counts = f"{len(variables)} of {q['of']} variables" if q["of"] > 1 else "the only variable"
+    after = f"after it {counts} of {q['side']} are NaN or infinite ({some(variables)}), those of {q['other']} are not"
+    return f"{when}, {first}{after if variables else 'the weights stay finite'}"
+
+
+def _first_value(stage: str, where: str) -> str:
+    if not where:
+        return f"the {stage}"
+    if stage == STATE or where == LEARNING_RATE:
+        return where
+    joined = {INPUTS: f"the {where}", PREDICTIONS: f"the output of layer {where}"}
+    return joined.get(stage, f"the {stage} of {where}")
+
+
+def _metric_not_finite(*, epoch: int, where: str, values: Mapping[str, str], training: str, **q: Any) -> str:
+    told = " and ".join(f"{value} with {name}" for name, value in values.items())
+    inside = ""
+    if q["stage"]:
+        first = _first_value(q["stage"], q["first"])
+        inside = f"; first {first} of step {q['training_step']:,} of the training: {q['value']}"
+    return f"{where} of epoch {epoch}{training} is {told}{inside}"
+
+
+def _script_flag(
+    *, training: Any = False, by_fit: bool, side: str, other: str, layer: str = "the model", call: int = 0, **_: Any
+) -> str:
+    how = "without training=" if training == "not given" else f"with training={training}"
+    how = f"{how} (call {call} of the step)" if call else how
+    why = ": fit passes it only to a model whose call() takes it" if by_fit else ""
+    return f"{side} calls {layer} {how}, {other} with training=True{why}"
+
+
+def _script_limits(
+    *,
+    limited: str,
+    limit: float,
+    side: str,
+    other: str,
+    replicas: int,
+    clipping: Mapping[str, float],
+    other_clipping: Mapping[str, float],
+    **_: Any,
+) -> str:
+    own, others = (", ".join(f"{key}={value:g}" for key, value in each.items()) for each in (clipping, other_clipping))
+    each = " on each replica" if replicas > 1 else ""
+    then = f", and its optimizer clips by {own}" if own else ""
+    does = f"clips by its optimizer's {others}" if others else "does not"
+    return f"{side} limits {limited} to {limit:.4g}{each} before it applies the gradients{then}; {other} {does}"
+
+
+def _value(setting: Any) -> str:
+    """A setting as it is written in code: an object of Keras by its class and the numbers that it was made with."""
+    if isinstance(setting, Mapping) and "class_name" in setting:
+        options = dict(setting.get("config") or {})
+        return f"{setting['class_name']}({', '.join(f'{key}={_value(value)}' for key, value in options.items())})"
+    return f"{setting:.10g}" if isinstance(setting, float) else str(setting)
+
+
+def _script_settings(
+    *, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], variables: Sequence[str] = (), **_: Any
+) -> str:
+    shown = ", ".join(f"{key}={_value(own)} instead of {_value(right)}" for key, (own, right) in settings.items())
+    return f"{side}'s {optimizer} has {shown}" + (f" for {some(list(variables))}" if variables else "")
+
+
+def _script_by_hand(*, side: str, other: str, optimizers: Sequence[str], rates: Sequence[float], **_: Any) -> str:
+    does = ["subtracts" if rate > 0 else "adds" for rate in rates]
+    own, right = (f"({optimizer or 'by hand'})" for optimizer in optimizers)
+    verb = "" if does[0] == does[1] else f"{does[1]} "
+    first, second = (f"{abs(rate):.3g} times" for rate in rates)
+    return f"{side} {does[0]} {first} the gradient {own}, {other} {verb}{second} {right}"
+
+
+def _steps_made(*, steps: Mapping[str, int], **_: Any) -> str:
+    (one, first), (other, second) = steps.items()
+    return f"{one} makes {first:,} steps, {other} {second:,}"
+
+
+def _reported(lacking: str, *, joined: str = ": ") -> Callable[..., str]:
+    """The sentence on a reported loss that follows from what is lacking; one on validation names the other side."""
+
+    def text(*, metric: str, epoch: int, value: float, right: float, **q: Any) -> str:
+        shown = f"{metric} in epoch {epoch} is {value:.6g}"
+        if "other" in q:
+            return f"{shown}, and {right:.6g} in {q['other']}: {SENTENCES.format(lacking, it='it is ', **q)}"
+        expected = f"the mean over its {q['examples']:,.0f} examples is {right:.6g}"
+        return f"{shown}{joined}{SENTENCES.format(lacking, it='', **q)}; {expected}"
+
+    return text
+
+
+def _script_other_metric(
+    *, metric: str, side: Mapping[str, Any], other: str, expected: Mapping[str, Any], **_: Any
+) -> str:
+    own, right = (
+        f"{each['metric_class']} of labels {_shape(each['labels'])} and predictions {_shape(each['predictions'])}"
+        for each in (side, expected)
+    )
+    return f"{metric} is {own}; in {other} it is {right}"
+
+
+def _shape(shape: Sequence[int | None]) -> str:
+    return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
+
+
+_LACKS = "it lacks the model's own losses, {penalty:.6g}"
+_SO_FAR = "{metric} in epoch {epoch} is {value:.6g}, the mean over all epochs so far"
+
+
+OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
+    # Two scripts: the examples, the forward pass and callbacks
+    "copies": "{side} has {variables:count} weights more than {other} ({variables:some}), of the shapes of "
+    "{layers:some}, which {other} calls {times} times in a step",
+    "script-ended": "{side} ended after epoch {epochs} ({callbacks:and})",
+    "script-rate-changed": "{callbacks:and} changed the learning rate of {side} to {learning_rate:exact}; that of "
+    "{other} is {other_rate:exact}",
+    "script-lr": "{side} sets optimizer.lr to {lr:exact}, which changes nothing in Keras 3: its learning rate is still "
+    "{learning_rate:exact}, that of {other} is {expected:exact}",
+    "script-labels-apart": "{examples} of the {of} examples have another label than in {other}",
+    "script-batch-size": "{other} has {expected} examples in a batch, {side} {examples}",
+    "script-parts-of-update": "{side} makes an update of {parts} micro-batch{parts:|es} of {examples} examples each, "
+    "{other} of {expected}",
+    "updates-skipped": "until then {side} has left out {count} update{count:|s} and {other} {others}, as a "
+    "LossScaleOptimizer does where gradients of float16 overflow, so that their steps have other batches; scale the "
+    "loss in both (optimizer.scale_loss), or in neither",
+    "tail-left-out": "{side} has the last {examples} examples of its epoch here, {other} begins the next epoch; "
+    "{never:,} of {of_all:,} examples are left out",
+    "rest-without-update": "{other} makes an update of the last {examples} examples of the epoch, {side} makes its "
+    "next one only after {more} of the next epoch",
+    "had-again": "{side} had the same {examples} examples in step {earlier_step}",
+    "script-repeats": "{repeats} of the {of} examples of this epoch are repeats{never:?, and {never} of {of_all} are "
+    "never seen}",
+    "script-never-seen": "{never} of the {of_all} examples of this epoch are not seen",
+    "script-frozen": "{variables:some}: {side}'s optimizer gets no gradient, and a layer that is not trainable "
+    "predicts in inference mode",
+    "script-flag": _script_flag,
+    "script-layer-flag": _script_flag,
+    # Two scripts: the loss, after the two losses
+    "script-loss-factor": ": {factor:.6g} times as much, and so is the gradient of every variable",
+    "script-data-loss-factor": ": without the model's own losses, {penalty:.6g}, it is {factor:.6g} times as much",
+    "script-no-penalty": "; it lacks the model's own losses, {penalty:.6g}",
+    "script-some-penalties": "; it lacks {losses} of the model's {of} own losses, {penalty:.6g}",
+    "script-penalty-each": "; {side} adds {penalty:.6g} on each replica",
+    "script-pairs": "; that of {side} is the mean over all pairs of a label and a prediction"
+    "{labels:? (labels {labels!s}, predictions {predictions!s})}",
+    "script-probabilities": ": the model gives probabilities, and from_logits=True says that they are logits. In a "
+    "graph, such as {other}'s, Keras takes the logits from before the last activation; {side}'s loss takes the "
+    "probabilities for logits",
+    "script-from-logits": "; that of {side} is the one with from_logits={from_logits}"
+    "{logits:?, and the predictions are no probabilities}",
+    "script-unsmoothed": "; that of {side} is the one without label smoothing",
+    "script-unmasked": "; that of {side} is the mean over all positions, also those that the model's mask leaves out",
+    "script-unweighted": "; that of {side} is the one without sample weights or class weights",
+    "script-loss-constant-denominator": ": {alone:?that of the examples is }{examples}/{full} of it, as this batch has "
+    "{examples} examples, not {full}",
+    "script-loss-summed": ": {alone:?that of the examples is }{examples} times as much, the number of examples in the "
+    "batch",
+    "script-loss-not-divided-by-replicas": ": {alone:?that of the examples is }{replicas} times as much, on "
+    "{replicas} replicas",
+    "script-loss-divided-twice": ": {alone:?that of the examples is }1/{replicas} of it, on {replicas} replicas",
+    "script-losses-summed": ": {summing} takes the gradient of {losses} losses, not of their mean: that of their sum",
+    # Two scripts: gradients, update and state
+    "script-not-scaled": "the loss is {loss_scale:,.0f} times as large in {other} as in {side}, whose optimizer "
+    "divides the gradients by that scale all the same",
+    "script-not-unscaled": "the loss is scaled, but the gradients are {loss_scale:,.0f} times as large in {side} as in "
+    "{other}: nothing divides them by the scale",
+    "script-not-updated": "{variables:some}: {side} takes {variables:a gradient of it|gradients of them} that "
+    "{variables:is|are} not zero, but does not change {variables:it|them}",
+    "script-no-gradient": "{variables:some}: {side}'s optimizer gets no gradient",
+    "script-zero-gradient": "{variables:some}: the gradient that {side}'s optimizer gets is zero",
+    "script-first-replica": "{side} applies the gradients of the first replica only",
+    "script-limits": _script_limits,
+    "script-micro-batches": "{side} adds up the gradients of {factor} micro-batches and does not divide them by "
+    "{factor}: each gradient is {factor} times that of {other}",
+    "script-divided-twice": "{side} divides the gradients of {factor} micro-batches by {factor} twice: each is "
+    "1/{factor} of that of {other}",
+    "script-shapes": "the difference of shapes [n] and [n, 1] in the loss of {side} is [n, n]: each label is compared "
+    "with the prediction of every example; {other} has no such difference",
+    "script-pairs-next": "the loss of the next step is {next_loss:.6g} in {side}, the mean over all pairs of a label "
+    "and a prediction, and {next_right:.6g} if each label has its own",
+    "script-optimizer": "{side} uses {optimizer}, {other} {expected}",
+    "script-schedule": "the learning rate is {expected:exact} in {other} ({schedule}), {learning_rate:exact} in {side}",
+    "script-by-hand": _script_by_hand,
+    "script-settings": _script_settings,
+    "layer-settings": lambda layer, **q: _script_settings(optimizer=layer, **q),
+    "script-kept-optimizer": "{side} begins with the weights of {other}, but with an {optimizer} at iteration "
+    "{iterations:,}, not {expected:,}: it keeps the slots of the steps that it has made before",
+    "script-without-momentum": "{side} subtracts {rate:.3g} times the gradient (by hand), without the momentum of "
+    "{other}'s {optimizer}, which is {momentum:g}",
+    "script-counted-more": "{side}'s {optimizer} counts {iterations:,} earlier steps, {other}'s {expected:,}: at the "
+    "end of data of unknown size, Keras counts one more, which changes no weights",
+    "script-new-optimizer": "{side} goes on with a new {optimizer}, whose slots are empty and iteration is 0",
+    "script-changed-between": lambda variable, steps, **_: f"{variable} changed between steps {steps} and {steps + 1}",
+    # Two scripts: what may explain a difference
+    "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
+    "not-repeated": _not_repeated,
+    "batch-norm-per-replica": "{layer} takes its statistics from the examples of one replica, on {replicas} replicas "
+    "from fewer: this differs by itself; BatchNormalization(synchronized=True) takes them from all",
+    "dropout-per-replica": "{layer} draws its mask for each of {replicas} replicas, not once for the whole batch: this "
+    "differs by itself; to compare the rest, set its rate to 0",
+    "clips-per-replica": "both limit gradients; on {replicas} replicas, each limits its own before they are added up: "
+    "limit the sum instead, in a tf.distribute merge_call or after all_reduce",
+    "batch-norm-per-micro-batch": "{layer} takes its statistics from each of the {count} micro-batches of {side}, not "
+    "from the whole batch: this differs by itself",
+    "dropout-per-micro-batch": "{layer} draws its mask for each of the {count} micro-batches of {side}, not once for "
+    "the whole batch: this differs by itself; to compare the rest, set its rate to 0",
+    "clips-per-micro-batch": "{side} limits gradients and makes an update of {count} micro-batches: limit what they "
+    "add up to, and not the gradients of each",
+    "equal-without-xla": "without the XLA that {sides:some} asks for (jit_compile=True), step {step:,} is the same in "
+    "both up to rounding: what differs is what XLA makes of it, such as the random numbers of dropout",
+    "applied-times": "{side} applies its optimizer {times} times to the gradients of one step",
+    "never-changes": "the weights of {side} never change",
+    "drawn": "both call {functions:some}, which gives other numbers in a graph than in an eager loop, whatever the "
+    "seed: draw from a keras.random.SeedGenerator, or with tf.random.stateless_normal, to compare the rest",
+    "drawn-otherwise": "both call {functions:some}, which gave other numbers in this step, as it does in an eager "
+    "loop, or in a graph of other operations, whatever the seed: draw from a keras.random.SeedGenerator, or with "
+    "tf.random.stateless_normal, to compare the rest",
+    "drawn-more-often": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
+    "{other_times:,} times in {other}, so the next ones differ: one side calls the model more often, such as for "
+    "validation, or with training=True there, where Dropout draws only then; do the same in both",
+    "unknown-examples": "{side} was not seen to have {examples:,} of the {of:,} examples that {other} has in "
+    "steps {first:,} to {last:,}",
+    "split-off": "{side} keeps the last {share:.0%} of its examples for validation (validation_split={share:g})",
+    "reordered": "both see the same {examples:,} examples in this epoch, in another order; give both the same order",
+    "predictions-as-labels": "{side} gives its loss the predictions as y_true: a loss takes the labels first, then the "
+    "predictions",
+    "model-begins-apart": "{side} calls {model} with other weights than {other}: look at what has set them before this "
+    "step",
+    "divided-by-weights": "{side} divides the weighted losses by the sum of the weights, {other} by their number, as "
+    "Keras does",
+    "layers-alone": "only {side} calls {classes:some} in this step",
+    "limits-alone": "only {side} calls a function that limits gradients",
+    "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "
+    "probabilities, {other} logits",
+    "calls-alone": "only {side} calls {functions:some}",
+    "gradients-have-factor": "every gradient of {side} is {factor:.6g} times that of {other}, and the loss is the "
+    "same: the factor comes between tape.gradient and apply_gradients",
+    "gradients-kept": "the gradients of {side} in step {step:,} are those of {other} and its own of the step before: "
+    "set what adds them up back to zero after each update",
+    "more-gradients": "{side}'s optimizer is given gradients of {variables:some}, {other}'s is not",
+    "apart-by-weights": "what the gradients of {other} and {side} differ by is a multiple of the weights themselves "
+    "({variables:some}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a penalty "
+    "that is computed outside of the tape",
+    "weights-added": "the gradients of {side} are those of {other} plus {factor:.4g} times the weights "
+    "({variables:some}), as when weight decay or an L2 penalty is added by hand"
+    "{penalized:, or those of model.losses twice|; {other} has neither in its loss}",
+    "steps-made": _steps_made,
+    "follows": "{side} differs from step {step:,} of epoch {epoch} on, and this may follow from that{state:?, or that "
+    "from this, which is compared at the end only}",
+    "reseeded": "after step {step:,} {side} goes on with another model of equal weights, whose layers draw other "
+    "random numbers (dropout): saving a model, or copying its weights, keeps no state of them",
+    # Two scripts: reported numbers
+    "running-means": "{metrics:and} in each epoch {metrics:is|are} the mean over all epochs so far of what {other} "
+    "reports",
+    "counts-all-epochs": "at the end of epoch {epochs} {metrics:and} {metrics:is|are} the mean of {counted:,.0f} "
+    "values, and after the first of {first:,.0f}: those of all epochs so far",
+    "called-in-training-mode": "the model is called with training=True outside of the training step; in epoch {epoch}, "
+    "from equal weights, {metric} is {value:.6g}, and {right:.6g} in {other}",
+    "mixed-means": "{metrics:and} in each epoch {metrics:is|are} the mean over training and validation: the metric's "
+    "state is not reset between them",
+    "reported-loss-not-reduced": _reported(f"in every epoch it is {SHARE}"),
+    "reported-loss-without-regularization": _reported(_LACKS),
+    "reported-validation-loss-without-regularization": _reported(_LACKS),
+    "reported-loss-averaged-over-batches": _reported(
+        "{it}the mean over {batches} batches, of which the last has {last:.0f} examples", joined=", "
+    ),
+    "reported-last-batch-only": _reported("that of the epoch's last batch alone", joined=", "),
+    "reported-metrics-not-reset": _SO_FAR,
+    "script-other-metric": _script_other_metric,
+    "loss-never-updated": "{side} reports 0 as the loss of epoch {epoch}, and the losses of its steps are not 0: "
+    "nothing updates the metric that it is read from; a train_step does so itself, with update_state(loss) of the "
+    "metric of self.metrics that is called loss",
+    "loss-after-update": "loss in epoch {epoch} is {value:.6g}, the mean of the losses that the batches have after "
+    "their update; before it, as fit reports it, it is {expected:.6g}",
+    "called-again": "{side} calls the model again with the examples of a step after its update ({steps} of {of} "
+    "steps); numbers of these predictions are those of the updated weights, and fit's are not",
+    "share-of-pairs": "{metric} in each epoch is the share of all pairs of a label and a prediction of a batch that "
+    "are equal: labels of shape [n] meet predictions of shape [n, 1]; tf.reshape one of them",
+    # Values that are not finite on one side only
+    "weights-not-finite": _weights_not_finite,
+    "metric-not-finite": _metric_not_finite,
+}

@@ -1,0 +1,43 @@
+"""Numbers, and how they differ, as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compare.verdict.exact import absolute_gap
+from compare.verdict.model import MetricGap
+from compare.verdict.seeds import Test
+
+
+def difference(value: float, relative: bool, sign: str = "+") -> str:
+    """Formats a value of a study's test: in the metric's own unit, or as a percentage of the reference's value."""
+    return f"{100 * value:{sign}.2g}%" if relative else f"{value:{sign}.2g}"
+
+
+def interval(test: Test) -> str:
+    """Formats the interval of a study's test; empty if it is unknown."""
+    edges = [difference(edge, test.relative) for edge in (test.low, test.high) if edge is not None]
+    return " to ".join(edges)
+
+
+def differing_numbers(metrics: Mapping[str, MetricGap]) -> str:
+    """The metrics that differ, each with its largest gap; last those that differ by no more than rounding."""
+    texts: list[str] = []
+    rounding: list[str] = []
+    for name, gap in metrics.items():
+        if not gap.compared:
+            continue
+        if gap.max_gap is None:
+            texts.append(f"{name} (NaN or infinite, in epoch {gap.epoch})")
+        elif gap.max_gap:
+            found = rounding if gap.only_rounding else texts
+            found.append(f"{name} (by up to {gap.max_gap:.2g}, in epoch {gap.epoch})")
+    text = ", ".join(texts) or "the reported epochs differ"
+    return text + (f"; by no more than rounding: {', '.join(rounding)}" if rounding else "")
+
+
+def signed_gap(reference: float | None, candidate: float | None) -> str:
+    """How much larger a reported number is than the reference's; 0 if both are NaN, empty if one is missing."""
+    if reference is None or candidate is None:
+        return ""
+    return "0" if absolute_gap(reference, candidate) == 0 else f"{candidate - reference:+.2g}"
