@@ -238,7 +238,7 @@ WAYS: dict[str, list[Way]] = {
         Way("a number with a cause, of other weights", lambda: of_own_steps({1: Losses([1.0, 0.5], [64, 8])}),
             lambda: of_own_steps({}), None),
     ],
-    "app.scripts_explain._of_numbers": [
+    "app.scripts_numbers._of_numbers": [
         Way("numbers with a cause", lambda: run(FIT, loop(logs={1: {"loss": 0.75}}), check=of_check(DIFFERENT)),
             lambda: run(FIT, loop(logs={1: {}}), check=of_causes(loop(logs={1: {}}))), "identical"),
     ],

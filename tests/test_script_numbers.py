@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_thresholds import record as judged_record
 
-from compare.app import scripts_explain
+from compare.app import scripts_numbers
 from compare.app.scripts_session import ModelPair
 from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import other_metrics
@@ -347,8 +347,8 @@ def test_the_losses_of_the_steps_are_looked_at_where_numbers_differ_by_more_than
     pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop))
     trace = measured("SparseCategoricalAccuracy", [None], [None, 4])
     model: Any = ModelPair(("fit", "loop"), (trace, trace), EpochEnds((2,)))
-    with patch.multiple(scripts_explain, seen_losses=(looked := Mock(return_value=[None])), tell=Mock()):
-        assert scripts_explain.explain_numbers(Mock(), pair, model) == {}
+    with patch.multiple(scripts_numbers, seen_losses=(looked := Mock(return_value=[None])), tell=Mock()):
+        assert scripts_numbers.explain_numbers(Mock(), pair, model) == {}
     assert looked.called is not of_sums
 
 
@@ -363,8 +363,8 @@ def test_a_mean_over_batches_is_named_where_sums_of_as_many_may_round_as_much(sh
     traces = [Trace((), 1, np.zeros(1, step_dtype(1, 1)), trained_by=way) for way in ("fit", "loop")]
     model: Any = ModelPair(("fit", "loop"), (traces[0], traces[1]), EpochEnds((200,)))
     known: dict[str, Any] = {"losses_by_epoch": lambda seen, ends: {1: losses}, "tell": Mock()}
-    with patch.multiple(scripts_explain, seen_losses=Mock(return_value=[CloseUp({})]), **known):
-        found = scripts_explain.explain_numbers(Mock(), pair, model)
+    with patch.multiple(scripts_numbers, seen_losses=Mock(return_value=[CloseUp({})]), **known):
+        found = scripts_numbers.explain_numbers(Mock(), pair, model)
     assert [each.id for comparison in found.values() for each in comparison.causes] == causes
 
 
@@ -387,9 +387,9 @@ def test_where_weights_are_alike_the_reported_loss_is_held_against_the_losses_of
     session: Any = SimpleNamespace(folder=tmp_path, console=Mock())
     known = {"read_records": lambda folder: [noise], "losses_by_epoch": lambda seen, ends: {1: LOSSES[1]}}
     with patch.multiple(
-        scripts_explain, seen_losses=(looked := Mock(return_value=[None, CloseUp({})])), tell=Mock(), **known
+        scripts_numbers, seen_losses=(looked := Mock(return_value=[None, CloseUp({})])), tell=Mock(), **known
     ):
-        found = scripts_explain.explain_numbers(session, pair, model)
+        found = scripts_numbers.explain_numbers(session, pair, model)
     assert [each.id for comparison in found.values() for each in comparison.causes] == causes
     assert looked.called == bool(causes)
     assert all(comparison.reporting.verdict == "different" for comparison in found.values())
@@ -401,7 +401,7 @@ def test_where_weights_are_alike_means_over_all_epochs_are_named_from_the_number
     pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop), twins="loop")
     traces = [Trace((), 1, np.zeros(1, step_dtype(1, 1)), trained_by=way) for way in ("fit", "loop")]
     model: Any = ModelPair(("fit", "loop"), (traces[0], traces[1]), EpochEnds((1, 2)))
-    (found,) = scripts_explain.explain_numbers(Mock(), pair, model).values()
+    (found,) = scripts_numbers.explain_numbers(Mock(), pair, model).values()
     assert [each.id for each in found.causes] == ["metrics-not-reset"]
 
 
@@ -430,8 +430,8 @@ def test_validation_in_training_mode_is_named_where_it_gives_other_numbers_of_eq
         for line in lines
     )
     model: Any = ModelPair(("fit", "loop"), (fit_trace, loop_trace), EpochEnds((3,)))
-    with patch.multiple(scripts_explain, seen_losses=Mock(return_value=[None]), tell=Mock()):
-        found = scripts_explain.explain_numbers(Mock(), pair, model)
+    with patch.multiple(scripts_numbers, seen_losses=Mock(return_value=[None]), tell=Mock()):
+        found = scripts_numbers.explain_numbers(Mock(), pair, model)
     named = [each for comparison in found.values() for each in comparison.causes]
     assert [each.id for each in named] == causes
     assert all(each.source == Source("a.py", 7, text, text.replace("True", "False")) for each in named)
@@ -443,7 +443,7 @@ def test_validation_from_other_weights_says_nothing_of_its_mode() -> None:
     pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop), twins="loop")
     rows = np.zeros(1, step_dtype(1, 1))
     traces = Trace((), 1, rows, trained_by="fit"), Trace((), 1, rows, untaped=("a.py", 7, "model(x, training=True)"))
-    assert scripts_explain.explain_numbers(Mock(), pair, ModelPair(("fit", "loop"), traces, EpochEnds((3,)))) == {}
+    assert scripts_numbers.explain_numbers(Mock(), pair, ModelPair(("fit", "loop"), traces, EpochEnds((3,)))) == {}
 
 
 def test_equal_batches_leave_nothing_to_name() -> None:
