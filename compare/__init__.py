@@ -201,6 +201,8 @@ def load(folder: str | Path) -> Result:
             raise RequestError(f"{shown_path(folder / 'verdict.json')}: damaged, it has no verdict")
         verdict_of(folder), read_rows(folder)  # whatever else is damaged is said now
     except RecordError as error:
+        if (folder / "verdict.json").exists():
+            raise
         raise RequestError(f"{shown_path(folder)}: no run with a verdict is there: {error}") from None
     return Result(folder, word)
 

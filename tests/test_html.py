@@ -938,6 +938,10 @@ def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
     write_verdict(tmp_path / "verdict.json", {"verdict": "yes"})
     with pytest.raises(compare.RequestError, match="has no verdict"):
         compare.load(tmp_path)
+    (tmp_path / "verdict.json").write_text((tmp_path / "verdict.json").read_text().replace("yes", "yet"))
+    with pytest.raises(compare.RequestError, match=r"verdict\.json: damaged, its content does not match") as damaged:
+        compare.load(tmp_path)
+    assert "no run with a verdict" not in str(damaged.value), "it is there"
 
 
 # What it cost

@@ -118,6 +118,31 @@ def test_a_script_that_another_ends_has_failed_and_one_that_goes_on_after_its_st
     assert failure_of(runs[1]) == "signal 15 ended its process (Terminated)"
 
 
+THREAD = """
+import keras, threading, time
+import numpy as np
+x = np.ones((8, 4), "float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, x[:, :1], batch_size=4, verbose=0)
+threading.Thread(target=time.sleep, args=[1e6]).start()
+"""
+
+
+def test_a_script_of_which_a_thread_goes_on_after_its_last_line_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script_runs, "GRACE_SECONDS", 1.0)
+    (tmp_path / "script.py").write_text(THREAD)
+    with ScriptRunner() as runner:
+        settings = Settings("script.py", str(tmp_path / "script.py"), str(tmp_path / "run"), str(tmp_path / "initial"))
+        run = runner.start(settings, tmp_path / "log")
+        runner.wait([run])
+    trace, _ = read_traces(run.folder)
+    assert (run.lingered, failure_of(run), trace.last, trace.whole) == (True, "", 2, True)
+    assert run.steps() == 2
+
+
 def test_interruptions_are_caught_without_the_signals_that_windows_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     for name in ("SIGHUP", "SIGKILL"):

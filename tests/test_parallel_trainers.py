@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from recorded import by_place
 from rich.console import Console
 
 from compare.app import parallel_trainers, processes, session
-from compare.app.parallel_trainers import EarlyChecks, at_once, hearing, why_not, worker_of
+from compare.app.parallel_trainers import EarlyChecks, _submitted, at_once, hearing, why_not, worker_of
 from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
 from compare.check.report import Report
@@ -187,6 +188,15 @@ def test_results_of_the_others_are_kept_if_a_trainer_fails(
     folder = task.parent / trainer
     assert [row["epoch"] for row in read_metrics(folder / "metrics.csv")] == ["1", "2", "3", "4"]
     assert read_verdict(folder / "verdict.json")["verdict"] == "not-comparable"
+
+
+def test_a_worker_that_died_before_its_job_came_is_told_as_its_trainers() -> None:
+    class Broken(Executor):
+        def submit(self, *_: Any, **__: Any) -> Any:
+            raise BrokenProcessPool("a worker was terminated")
+
+    with pytest.raises(processes.LOST):
+        _submitted(Broken(), len, ()).result()
 
 
 @pytest.mark.usefixtures("whole")

@@ -113,7 +113,7 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
         with side_by_side(console, [each.bar for each in listeners.values()]), ExitStack() as stack:
             where = {name: stack.enter_context(hearing(listener)) for name, listener in elsewhere.items()}
             futures = {
-                name: executor.submit(_train_elsewhere, worker, listener.job, *where[name])
+                name: _submitted(executor, _train_elsewhere, worker, listener.job, *where[name])
                 for name, listener in elsewhere.items()
             }
             try:
@@ -138,6 +138,16 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
             listener.recorder.flush()
     for listener in list(listeners.values())[:1]:  # all share the file; in memory, each row has its own order
         listener.recorder.metrics.sort(list(session.trainers))
+
+
+def _submitted(executor: Executor, function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """A function's future result; where a worker has died already, its loss is the result."""
+    try:
+        return executor.submit(function, *args)
+    except processes.LOST as error:
+        lost = Future[Any]()
+        lost.set_exception(error)
+        return lost
 
 
 OTHER_DATA = "other data"

@@ -35,11 +35,11 @@ from compare.records import (
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.settings import ALL_BEGUN, ENDED, Settings
-from compare.watch.trace import ENOUGH, FAILED, OTHERS, Trace, steps_made
+from compare.watch.trace import ENOUGH, FAILED, OTHERS, OVER, Trace, steps_made
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0
-"""Time that a script has to end when its trainings have made their steps; then it is asked to."""
+"""Time that a script has to end after its last line, or when its trainings have made their steps; then it is asked."""
 ENDING = (signal.SIGINT, 2.0), (signal.SIGTERM, 2.0), (getattr(signal, "SIGKILL", signal.SIGTERM), math.inf)
 """How a script is asked to end, and how long it has for that."""
 START_METHOD = "FIT_VS_LOOP_START_METHOD"
@@ -81,12 +81,17 @@ class ScriptRun:
 
     @property
     def lingers(self) -> bool:
-        """Whether it still runs though its trainings have made their steps long ago."""
-        try:
-            enough = (self.folder / ENOUGH).stat().st_mtime
-        except OSError:
+        """Whether it still runs, without any step, though its last line or all steps that count came long ago."""
+        marks = [mark for name in (ENOUGH, OVER) if (mark := self.folder / name).exists()]
+        if self.status is not None or not marks:
             return False
-        return self.status is None and time.time() > enough + GRACE_SECONDS
+        last = max(file.stat().st_mtime for file in (*marks, *self.folder.glob("*.steps")))
+        return time.time() > last + GRACE_SECONDS
+
+    @property
+    def lingered(self) -> bool:
+        """Whether it was ended after its last line, since a thread of it went on."""
+        return self.asked and (self.folder / OVER).exists() and not (self.folder / ENOUGH).exists()
 
 
 class ScriptRunner:

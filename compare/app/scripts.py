@@ -190,12 +190,14 @@ def _further_names(session: ScriptsSession, number: int, pair: Sequence[Trace]) 
 
 def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
     """That no script was watched for longer, as sentences, if one would have gone on."""
+    lingered = [name for name, run in zip(session.names, runs, strict=False) if run.lingered]
+    threads = [f"{name} was ended: its last line had run, and a thread of it went on" for name in lingered]
     most = session.options.max_steps
     cut = any(trace.last >= most for model in session.models for trace in model.traces)
     ended = not session.alone and any((run.folder / ENOUGH).exists() for run in runs)
     later = ", and no training that begins after them" if ended else ""
     stopped = ["the scripts were ended where their weights differ (--stop-at-difference)"] if session.stopped else []
-    return stopped + ([f"only the first {most:,} steps are compared (--max-steps){later}"] if cut else [])
+    return threads + stopped + ([f"only the first {most:,} steps are compared (--max-steps){later}"] if cut else [])
 
 
 def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[str]:

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import decode_source
 from pathlib import Path
@@ -31,7 +31,7 @@ from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.settings import Settings
 from compare.watch.stages import StageObserver
-from compare.watch.trace import ENOUGH, ENVIRONMENT, FAILED, OTHERS, UNTRAINED, TraceWriter
+from compare.watch.trace import ENOUGH, ENVIRONMENT, FAILED, OTHERS, OVER, UNTRAINED, TraceWriter
 
 
 def run(settings: Settings) -> int:
@@ -112,7 +112,11 @@ def _run_to_its_end(settings: Settings, writer: TraceWriter) -> BaseException | 
         raised = error
         _print(error, settings)
         writer.close()  # what comes now may have no end
-    threading._shutdown()  # type: ignore[attr-defined]
+    else:
+        writer.flush()
+        (Path(settings.folder) / OVER).touch()
+    with suppress(KeyboardInterrupt) if raised is None else nullcontext():  # by which the command ends a thread
+        threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     return raised
 

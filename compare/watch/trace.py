@@ -31,6 +31,8 @@ ON_BATCHES = "train_on_batch"
 """What trained, where a loop calls it."""
 ENOUGH = "enough"
 """The file that says that the trainings have made their steps, so that the script is ended."""
+OVER = "over"
+"""The file that says that the script's last line has run, whatever goes on after it."""
 FAILED = "failed"
 """The file that describes what the script raised."""
 UNSEEN = "unseen"
@@ -429,16 +431,25 @@ def steps_made(folder: Path, number: int) -> int:
     """The number of optimizer steps that a running script has recorded so far."""
     trace = folder / f"{number}.trace"
     try:
-        return (folder / f"{number}.steps").stat().st_size // _size_of_step(trace, trace.stat().st_mtime_ns)
+        dtype = _dtype_of_steps(trace, trace.stat().st_mtime_ns)
+        if dtype is None:
+            return 0
+        with open(folder / f"{number}.steps", "rb") as file:
+            size = file.seek(0, 2) // dtype.itemsize * dtype.itemsize
+            file.seek(size - dtype.itemsize)
+            return int(np.frombuffer(file.read(dtype.itemsize), dtype)["step"][0])
     except Exception:
         return 0
 
 
 @lru_cache
-def _size_of_step(trace: Path, changed: int) -> int:
-    """The number of bytes of a step, which a trace says that was changed at this time; it may have large settings."""
+def _dtype_of_steps(trace: Path, changed: int) -> np.dtype[Any] | None:
+    """How a training's steps are stored, which a trace says that was changed at this time; it may have large settings.
+
+    None for what is no training, but what one leaves, or a model that no optimizer trains.
+    """
     content = pickle.loads(trace.read_bytes())
-    return step_dtype(len(content["variables"]), content["replicas"]).itemsize
+    return None if content["state"] else step_dtype(len(content["variables"]), content["replicas"])
 
 
 def read_traces(folder: Path) -> list[Trace]:
