@@ -180,3 +180,22 @@ def test_scripts_may_have_any_name_and_no_hook_for_errors(tmp_path: Path, capsys
         script.write_text(first + TRAINS)
     arguments = ["--scripts", *map(str, scripts), "--reports", str(tmp_path / "r"), "--name", "run", "--verbose"]
     assert cli.main(arguments) == 0, capsys.readouterr().err
+
+
+def test_a_printed_traceback_begins_with_the_users_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standard_streams, "is_user_code", lambda name: name == "mine.py")
+    names: dict[str, Any] = {}
+    exec(compile("def train():\n    raise ValueError('boom')\n", "mine.py", "exec"), names)
+    try:
+        names["train"]()
+    except ValueError:
+        standard_streams.print_traceback()
+    said = capsys.readouterr().err
+    assert said.splitlines()[1].strip() == 'File "mine.py", line 2, in train' and "test_as_python" not in said
+    try:
+        [].index(1)
+    except ValueError:
+        standard_streams.print_traceback()
+    assert "test_as_python" in capsys.readouterr().err, "where the user's code is no part of it, all is printed"

@@ -427,6 +427,8 @@ def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[st
     told = f"mine and fit cannot be compared, because mine {{}}; fix your trainer mine{advice}"
     assert sentence(failed, "fit") == told.format("cannot run: ValueError: no")
     assert sentence(failed, "fit", ["mine"]) == told.format("failed"), "the error was printed before"
+    lost = not_comparable("mine", Failure(**run.failures[0], may_pass=True))
+    assert sentence(lost, "fit") == told.format("failed: ValueError: no"), "it can run"
 
 
 @pytest.mark.parametrize(

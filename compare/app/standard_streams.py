@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, NoVerdictError, RequestError
 from compare.naming import printable
+from compare.user_errors import is_user_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,8 +51,15 @@ def forgiving(stream: TextIO) -> TextIO:
 
 
 def print_traceback() -> None:
-    """Prints the traceback of the exception that is being handled to stderr, a file that may be on a full disk."""
-    traceback.print_exc(file=forgiving(sys.stderr))
+    """Prints the traceback of the exception that is being handled to stderr, a file that may be on a full disk.
+
+    It begins with the user's own code, where that is part of it.
+    """
+    kind, error, whole = sys.exc_info()
+    frame = whole
+    while frame is not None and not is_user_code(frame.tb_frame.f_code.co_filename):
+        frame = frame.tb_next
+    traceback.print_exception(kind, error, frame or whole, file=forgiving(sys.stderr))
 
 
 def fail(program: str, error: object, status: int) -> int:

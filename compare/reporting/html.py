@@ -191,7 +191,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
     causes = [cause.id for each in comparisons for cause in each.causes]
     failures = [each.failure for each in comparisons if each.failure]
     failures = [*{each.side: each for each in failures}.values()] or [
-        Failure(each["side"], each["error"], each["remedy"]) for each in run.get("failures", [])
+        Failure(**each) for each in run.get("failures", [])
     ]
     failed = bool(options.get("scripts") and failures and not comparisons)
     word = verdict.verdict if verdict else "failed" if failed else "unfinished"

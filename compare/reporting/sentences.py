@@ -55,10 +55,9 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
     if comparison.against:
         reference = f"{candidate} of the recorded run {comparison.recorded}"
     if failure := comparison.failure:
-        who = f"{failure.side} cannot run" if failure.side else "no trainer can run"
-        why = f"{who}: {failure.error}; {failure.remedy}"
+        why = f"{failure.what}: {failure.error}; {failure.remedy}"
         if failure.side in known:
-            why = f"{f'{failure.side} failed' if failure.side else who}; {failure.remedy}"
+            why = f"{f'{failure.side} failed' if failure.side else failure.what}; {failure.remedy}"
         return f"{candidate} and {reference} cannot be compared, because {why}"
     if not comparison.weights_seen:  # of logs: what was compared were curves
         curves = f"{candidate} compared with {reference}: {training.reason}"

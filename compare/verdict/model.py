@@ -124,11 +124,21 @@ class Reporting:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a trainer, the ``side``, could not run; the side is empty if no trainer can run."""
+    """Why a trainer, the ``side``, could not run; the side is empty if no trainer can run.
+
+    Attributes:
+        may_pass: whether the cause may have passed, as of a process that was killed.
+    """
 
     side: str
     error: str
     remedy: str
+    may_pass: bool = False
+
+    @property
+    def what(self) -> str:
+        """What happened, in a few words."""
+        return f"{self.side} {'failed' if self.may_pass else 'cannot run'}" if self.side else "no trainer can run"
 
 
 @dataclass(frozen=True)
