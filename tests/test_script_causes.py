@@ -17,7 +17,7 @@ from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
 from compare.check.causes.optimizer_recorded import kind_of_setting, with_options
-from compare.check.hints import hints
+from compare.check.hints import _hints_on_draws, hints
 from compare.check.judge_recorded import name_causes, name_further
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
@@ -266,6 +266,31 @@ def test_a_layer_that_has_drawn_more_often_is_a_hint_where_predictions_differ(
     given = replace(sides(other), close_ups=(right, other))
     found = [each for each in hints(locate(right, other, [], STEP, NAMES), given) if each.kind == "drawn-more-often"]
     assert [(each.quantities["layer"], each.quantities["times"]) for each in found] == [("sampling", 5)] * said
+
+
+@pytest.mark.parametrize(
+    ("times", "lines", "kind"),
+    [
+        (8, (None, 7), "drawn-in-validation"),
+        (5, (None, 7), "drawn-more-often"),  # the other draws more often
+        (8, (7, 7), "drawn-more-often"),
+        (8, (None, None), "drawn-more-often"),
+    ],
+)
+def test_draws_of_a_model_in_training_mode_between_steps_are_told_with_their_line(
+    times: int, lines: tuple[int | None, int | None], kind: str
+) -> None:
+    def drawn(close_up: CloseUp, *state: int) -> CloseUp:
+        event = Event("seeds", 0, {"layers": ["sampling"]}, [np.array(state, np.uint32)])
+        return replace(close_up, steps={STEP: [*close_up.steps[STEP], event]})
+
+    right, other = drawn(RIGHT, 3, 6), drawn(linear_step(offset=1.0), 3, times)
+    given = replace(sides(other), close_ups=(right, other))
+    untaped = [None if line is None else ("loop.py", line, "model(x, training=True)") for line in lines]
+    first, second = (replace(trace, untaped=line) for trace, line in zip(given.traces, untaped, strict=True))
+    seen = next(_hints_on_draws(replace(given, traces=(first, second))))
+    assert (seen.kind, seen.quantities.get("line")) == (
+        kind, "loop.py:7: model(x, training=True)" if kind == "drawn-in-validation" else None)  # fmt: skip
 
 
 def test_a_layer_that_only_one_script_calls_is_a_hint_where_predictions_differ() -> None:

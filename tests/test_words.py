@@ -120,6 +120,10 @@ SIDES = {"side": "loop", "other": "fit"}
      "(loop.py:3: loss_fn(y, x))"),
     ("predictions-squashed", {"side": "loop", "other": "fit", "function": "softmax"},
      "the predictions of loop are the softmax of those of fit: loop gives probabilities, fit logits"),
+    ("drawn-in-validation",
+     {"layer": "sampling", "times": 8, "other_times": 6, "line": "loop.py:3: m(x, training=True)"},
+     "before this step sampling has drawn random numbers 8 times in loop and 6 times in fit, so the next ones differ: "
+     "loop calls its model with training=True outside of the training step (loop.py:3: m(x, training=True))"),
     ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},
      "before this step sampling has drawn random numbers 5 times in loop and 6 times in fit, so the next ones differ: "
      "one side calls the model more often, such as for validation, or with training=True there, where Dropout draws "

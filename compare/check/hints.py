@@ -75,7 +75,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if sides.other_trace.never_changes:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
-        found += [*drawn_more_often(sides.right, sides.other, sides.step), *_hints_on_layers(sides)]
+        found += [*_hints_on_draws(sides), *_hints_on_layers(sides)]
         found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
     if located.stage == LOSS:
         found += _hints_on_weights(sides)
@@ -109,6 +109,15 @@ def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
                 yield Measurement.of(batch_norm, layer=layer, **numbers)
     if located.stage == GRADIENTS and all(each.of(sides.step, "clip") for each in limiting):
         yield Measurement.of(clips, **numbers)
+
+
+def _hints_on_draws(sides: Sides) -> Iterator[Measurement]:
+    """A layer that has drawn random numbers more often on one side, maybe in validation."""
+    called = Source.of(sides.other_trace.untaped)
+    for seen in drawn_more_often(sides.right, sides.other, sides.step):
+        more = seen.quantities["times"] > seen.quantities["other_times"]
+        validates = called is not None and sides.right_trace.untaped is None and more
+        yield Measurement("drawn-in-validation", {**seen.quantities, "line": str(called)}) if validates else seen
 
 
 def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:

@@ -246,6 +246,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "drawn-otherwise": "both call {functions:some}, which gave other numbers in this step, as it does in an eager "
     "loop, or in a graph of other operations, whatever the seed: draw from a keras.random.SeedGenerator, or with "
     "tf.random.stateless_normal, to compare the rest",
+    "drawn-in-validation": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
+    "{other_times:,} times in {other}, so the next ones differ: {side} calls its model with training=True outside of "
+    "the training step",
     "drawn-more-often": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
     "{other_times:,} times in {other}, so the next ones differ: one side calls the model more often, such as for "
     "validation, or with training=True there, where Dropout draws only then; do the same in both",
