@@ -48,6 +48,7 @@ from compare.records import (
     write_json,
     write_verdict,
 )
+from compare.records.costs import add_costs
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import RunJson
 
@@ -650,7 +651,7 @@ def test_files_of_a_run_are_plain_files_in_its_own_folder(tmp_path: Path, part: 
     RunJson(folder=run, options={}, identity="a").save()
     record(run, fit=FIT)
     InitialWeights(run)[0] = weights(1)
-    write_json(run / COSTS, {})
+    add_costs(run / COSTS, "fit", 0, {"step_seconds": 0.5})
     (run / "checkpoints" / "fit").mkdir(parents=True)
     (run / "checkpoints" / "fit" / "ckpt-1.index").write_bytes(b"x")
     (run / "twins").mkdir()
@@ -687,6 +688,9 @@ def test_damaged_costs_are_an_error_and_do_not_stop_a_run_from_being_resumed(tmp
     whole = path.read_text()
     path.write_text(whole.replace("0.5", "0.7"))
     with pytest.raises(RecordError, match=r"costs\.json: damaged, the costs of 'fit', seed 0 do not match"):
+        read_costs(path)
+    path.write_text("{}")
+    with pytest.raises(RecordError, match=r"costs\.json: damaged, it does not hold the costs of a run"):
         read_costs(path)
     (repair,) = recover(tmp_path)
     assert repair.startswith(f"{path} was damaged and removed") and read_costs(path) == {}

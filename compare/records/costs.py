@@ -40,9 +40,12 @@ def read_costs(path: Path) -> Costs:
     Raises:
         RecordError: if the file is damaged.
     """
-    content = read_json(path) if os.path.lexists(path) else {}
-    run = identity_of(path.parent) if content else None
+    if not os.path.lexists(path):
+        return {}
+    content, run = read_json(path), identity_of(path.parent)
     try:
+        if not content:  # of which none is ever written
+            raise TypeError
         for trainer, seeds in content.items():
             for seed, costs in seeds.items():
                 if costs.pop("sha256", None) != _sum(run, trainer, seed, costs):
