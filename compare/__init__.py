@@ -22,6 +22,7 @@ To describe: ``Experiment`` (the task), ``Trainer`` (a loop; it takes all it nee
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -192,8 +193,8 @@ def load(folder: str | Path) -> Result:
     if not isinstance(folder, str | Path):
         raise RequestError(f"compare.load: {type(folder).__name__} is not a folder: give the folder of a comparison")
     folder = Path(folder)
-    if not folder.is_dir():
-        what = "it is not a folder" if folder.exists() else "there is no such folder"
+    if not os.path.isdir(folder):  # of a name that is too long, too
+        what = "it is not a folder" if os.path.exists(folder) else "there is no such folder"
         raise RequestError(f"{shown_path(folder)}: no run with a verdict is there: {what}")
     try:
         word = read_verdict(folder / "verdict.json")["verdict"]

@@ -924,7 +924,7 @@ def test_the_page_has_the_numbers_of_the_records_where_their_text_is_also_that_o
 
 
 def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
-    for folder in (tmp_path, "a\0b"):
+    for folder in (tmp_path, "a\0b", "x" * 5000):
         with pytest.raises(compare.RequestError, match="no run with a verdict"):
             compare.load(folder)
     (tmp_path / "task.py").write_text("")

@@ -156,6 +156,9 @@ def test_a_wrong_option_is_one_line(tmp_path, capsys):
 def test_restore_without_a_run_is_refused(tmp_path, capsys):
     status, _, errors = restored(capsys, tmp_path / "none")
     assert status == 2 and "give the folder of a run" in errors
+    (tmp_path / "file").touch()
+    status, _, errors = restored(capsys, tmp_path / "file")
+    assert (status, errors) == (2, f"restore.py: {tmp_path}/file: this is no folder; give the folder of a run\n")
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's

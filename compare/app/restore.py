@@ -23,7 +23,7 @@ from compare.app.standard_streams import ending, forgiving
 from compare.engine.preflight import Facts
 from compare.errors import RequestError
 from compare.modes import Trained
-from compare.naming import is_file
+from compare.naming import is_file, shown_path
 from compare.options import request
 from compare.records import EPOCH_END, read_rows, shortest
 from compare.records.run_json import RunJson
@@ -66,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @stderr_to(Path(os.devnull))
 @without_exit("your code")
 def restore(given: argparse.Namespace) -> int:
+    if not os.path.isdir(given.run):
+        raise RequestError(f"{shown_path(given.run)}: this is no folder; give the folder of a run")
     recorded = RunJson.of_run(given.run)
     if recorded.trainers is None or recorded.strategy is None:
         raise RequestError(f"{given.run} ended before training started: there is nothing to restore")
