@@ -46,7 +46,7 @@ from compare.records.model import npz
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
-from compare.watch.alike import InitialWeights, _leave_out_shuffles
+from compare.watch.alike import InitialWeights, _leave_out_shuffles, mark_of, weights_of
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
@@ -55,6 +55,7 @@ from compare.watch.seen import CloseUp, Event, read_close_up
 from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
 from compare.watch.stages import StageObserver, _depends_on_training, _Replica
 from compare.watch.trace import ENOUGH, UNTRAINED, Trace, TraceWriter, configuration_of, read_traces, steps_made
+from compare.watch.training import Count
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 X = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
@@ -139,6 +140,61 @@ def test_the_line_that_calls_a_model_in_training_mode_between_steps_is_known(
 
     trace, *_ = watch(script)
     assert (trace.untaped or ("", 0, ""))[2] == line
+
+
+@pytest.mark.parametrize("by_fit", [False, True], ids=["loop", "fit"])
+def test_a_step_asks_no_model_for_its_weights_and_no_variable_of_several_replicas_for_its_value(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, by_fit: bool
+) -> None:
+    asked, begun = list[Any](), list[bool]()
+    for where in (
+        ["compare.watch.alike.weights_of"],
+        ["compare.watch.trainings.weights_of"],
+        [keras.Variable, "numpy"],
+    ):
+        known = weights_of if len(where) == 1 else keras.Variable.numpy
+        monkeypatch.setattr(*where, lambda thing, known=known: (asked.append(thing), known(thing))[1])
+
+    def script() -> None:
+        model, optimizer = make(), keras.optimizers.SGD(0.01)
+        between = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: asked.clear(),
+            on_train_batch_begin=lambda batch, logs: asked and pytest.fail(f"{asked} in a step"),
+        )
+        if by_fit:
+            model.compile(optimizer, "mse")
+            model.fit(X, Y, batch_size=16, epochs=1, verbose=0)
+            model.fit(X, Y, batch_size=16, epochs=1, verbose=0, callbacks=[between])
+
+        @tf.function
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        for _ in range(0 if by_fit else 2):
+            asked.clear()
+            for x, y in BATCHES:
+                step(tf.constant(x), tf.constant(y))
+        assert by_fit or not asked
+        another = make()
+        step(*map(tf.constant, BATCHES[0]))
+        begun.extend(mark_of(weight).begun for weight in another.weights)
+
+    assert only(watch(script)).last == 7
+    assert begun == [True] * 4, "the next step gives a model that is made later its initial weights"
+
+
+def test_the_steps_of_an_optimizer_are_counted_whatever_counts_them() -> None:
+    optimizer: Any = SimpleNamespace(iterations=tf.Variable(3))
+    count = Count(optimizer)
+    optimizer.iterations.assign_add(1)
+    made = [count.made()]
+    optimizer.iterations = tf.Variable(6)  # another variable
+    made.append(count.made())
+    optimizer.iterations = tf.constant(7)  # of one that accumulates gradients
+    made.append(count.made())
+    assert (count.begun, made) == (3, [1, 3, 4])
 
 
 def test_what_has_no_fixed_shape_is_left_out_and_trainings_that_are_too_many_are_known(

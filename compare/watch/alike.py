@@ -212,6 +212,8 @@ class InitialWeights:
         self._first: list[Group] = []
         self._vain: dict[tuple[Variable, ...], int] = {}
         self._missed = False  # whether something was given no values in this look
+        self._made = 0  # how many variables and roots were made
+        self._over: tuple[int, int] | None = None  # that number, and that of built roots, when all had begun
         self._fresh: list[Any] = []
         self.aside = Inside()
         self.trained = False
@@ -224,11 +226,12 @@ class InitialWeights:
 
     def _create(self, original: Any, cls: type, *args: Any, **options: Any) -> Any:
         model = original(cls, *args, **options)
-        self._roots.append(weakref.ref(model))
+        self._add(model)
         return model
 
     def _create_variable(self, original: Any, variable: Any, *args: Any, **options: Any) -> None:
         original(variable, *args, **options)
+        self._made += 1
         given = options.get("initial_value", args[0] if args else None)
         if self.aside or not tf.executing_eagerly() or tf.distribute.has_strategy():
             return
@@ -237,6 +240,7 @@ class InitialWeights:
 
     def begin_made_in_graph(self, variables: Sequence[Any]) -> None:
         """Begins the script's own variables that a function of TensorFlow's has made, before it first runs."""
+        self._made += len(variables)
         known = {id(container(weight)) for root in self.roots() for weight in weights_of(root)}
         for variable in variables:
             if id(container(variable)) not in known:
@@ -246,7 +250,7 @@ class InitialWeights:
         fixed = variable.shape.rank and variable.shape.is_fully_defined()
         if variable.trainable and variable.dtype.is_floating and fixed:
             self.look()  # a model's weights come before what is made for them, such as sums of its gradients
-            self._roots.append(weakref.ref(variable))
+            self._add(variable)
             self.begin([variable])
             self.restart([variable])
 
@@ -260,7 +264,11 @@ class InitialWeights:
     def add(self, layer: Any) -> None:
         """Adds a layer that is called outside of all models."""
         if self.place(layer) == len(self._roots):
-            self._roots.append(weakref.ref(layer))
+            self._add(layer)
+
+    def _add(self, root: Any) -> None:
+        self._roots.append(weakref.ref(root))
+        self._made += 1
 
     def roots(self) -> list[Any]:
         """The built models and layers, in their order; a model that is just being made has no ``built`` yet."""
@@ -287,12 +295,18 @@ class InitialWeights:
     def look(self) -> None:
         """Begins everything that was built since the last look.
 
-        Values that come after a model was given none are for a later look: they may be that model's.
+        Values that come after a model was given none are for a later look: they may be that model's. Most steps find
+        nothing new, and asking every model for its weights takes a hundredth of a step.
         """
+        roots = self.roots()
+        if self._over == (self._made, len(roots)):
+            return
         self._missed = False
-        for root in self.roots():
+        for root in roots:
             if weights := weights_of(root):
                 self.begin(weights, root)
+        over = all(mark_of(weight).begun for root in roots for weight in weights_of(root))
+        self._over = (self._made, len(roots)) if over else None
 
     def refresh(self) -> None:
         """Keeps the values of what the script has set since, before a step changes its state."""

@@ -508,10 +508,10 @@ class Observer:
         """Writes the weights after a step, and the optimizers that are used for the first time."""
         if self.writer is None or training.fingerprint is None:
             return
-        for optimizer in [count.optimizer for count in training.counts.values() if count.made()]:
-            if not any(optimizer is each for each in training.described):
-                self.writer.optimizer(training.number, optimizer, own=not is_keras(type(optimizer)))
-                training.described.append(optimizer)
+        for count in training.counts.values():
+            if not any(count.optimizer is each for each in training.described) and count.made():
+                self.writer.optimizer(training.number, count.optimizer, own=not is_keras(type(count.optimizer)))
+                training.described.append(count.optimizer)
         training.last = training.now = training.fingerprint()
         self.writer.step(training.number, training.steps, *training.last)
 
@@ -623,13 +623,14 @@ class Observer:
         training = self.trainings.of_fit(model)
         count = None if training is None else training.counts.get(id(getattr(model, "optimizer", None)))
         if training is not None and count is not None and training.steps:
-            training.parts.append((training.steps, int(count.optimizer.iterations.numpy())))
+            training.parts.append((training.steps, count.iterations()))
 
     def is_over(self, model: Any) -> bool:
         """Whether ``fit`` of a model need not go on: of one script, the first training has made its steps."""
+        if not self.settings.alone:
+            return False  # whatever its training, which is found by the weights of all models
         training = self.trainings.of_fit(model)
-        enough = training is not None and training.steps >= self.settings.max_steps
-        return self.settings.alone and enough and not self.trainings.second_began
+        return training is not None and training.steps >= self.settings.max_steps and not self.trainings.second_began
 
     def line(self, made: Any = None) -> tuple[str, int, str] | None:
         """The script's line that is running, or has made a tensor: file, number and text; None if it is another's."""

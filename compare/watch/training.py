@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.fingerprints import Fingerprinter, container
-from compare.watch.alike import value_of
+from compare.engine.fingerprints import Fingerprinter, container, copies_of, reader
+from compare.engine.insides_keras import Variable
+from compare.watch.alike import strategy_of, value_of
 from compare.watch.trace import MADE_AFTER
 
 
@@ -22,19 +23,31 @@ class Count:
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer, self.times = optimizer, 1
-        self.begun = self._at = int(optimizer.iterations.numpy())
+        self._variable: Any = None
+        self._read: Callable[[], list[np.ndarray]] = list
+        self.begun = self._at = self.iterations()
         self._made = 0
+
+    def iterations(self) -> int:
+        """What the optimizer counts; read as weights are, since a variable itself takes a tenth of a step to ask."""
+        iterations = self.optimizer.iterations
+        if not isinstance(iterations, tf.Variable | Variable):  # a tensor, of one that accumulates gradients
+            return int(iterations.numpy())
+        if iterations is not self._variable:
+            self._variable = iterations
+            self._read = reader([copies_of(strategy_of([iterations]), [iterations])[0][0]])
+        return int(self._read()[0])
 
     def made(self) -> int:
         """The number of steps so far."""
-        now = int(self.optimizer.iterations.numpy())
+        now = self.iterations()
         self._made += now - self._at if now >= self._at else now
         self._at = now
         return self._made // self.times
 
     def leave_out(self) -> None:
         """Counts no step for what ``iterations`` were increased by since the last call of ``made``."""
-        self._at = int(self.optimizer.iterations.numpy())
+        self._at = self.iterations()
 
 
 class ByHand:
