@@ -328,3 +328,29 @@ def test_an_optimizer_may_depend_on_the_global_batch_size(tensorflow):
         _, optimizer, *_ = Run(task, seed=0, epochs=range(1, 2)).build()
         rates[replicas * per_replica] = round(float(optimizer.learning_rate.numpy()), 3)
     assert rates == {32: 0.1, 64: 0.1, 128: 0.15, 256: 0.2, 1000: 0.2}
+
+
+@pytest.mark.parametrize(
+    "name", ["train_dataset", "mask_of", "with_class_weight", "reduction", "cast_for_loss", "total"]
+)
+def test_autograph_does_not_convert_what_has_nothing_to_convert(tensorflow, name):
+    from compare.engine.run import Run
+    from compare.trainers import losses
+
+    function, autograph = getattr(Run if name == "train_dataset" else losses, name), tensorflow.__internal__.autograph
+    assert autograph.tf_convert(function, autograph.control_status_ctx()) is function
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["all-epochs", "one-epoch"])
+def test_autograph_converts_prepare_wherever_it_is_called(tensorflow, at_once):
+    from compare.engine.run import Run
+
+    def prepare(x, y):
+        if tensorflow.reduce_min(y) < 0:  # a tensor, on which Python's own condition cannot depend in a graph
+            x = -x
+        return x + 1, y
+
+    run = Run(task_of(tasks.experiment(prepare=prepare), 8), seed=0, epochs=range(1, 2))
+    run.build()
+    (x, _), *_ = run.train_datasets() if at_once else run.train_dataset(1)
+    assert x.shape == (8, 8)

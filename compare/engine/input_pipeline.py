@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine import memory
+from compare.engine.insides_tensorflow import called_as_it_is, converted
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError
 from compare.experiment import Experiment, Part
@@ -73,7 +74,7 @@ class Examples:
                 "x, y and sample weights must have the same length and must not be empty"
             )
         self.count: int = lengths.pop()
-        self._prepare = prepare
+        self._prepare = prepare and converted(prepare)
 
     def first(self, count: int) -> Examples:
         return self if count == self.count else self._some(slice(count))
@@ -135,6 +136,7 @@ class Examples:
         starts = np.arange(0, self.count, size)
         bounds = np.stack([starts, np.minimum(starts + size, self.count)], axis=1)  # [batches, start and stop]
 
+        @called_as_it_is
         def batch(bound: tf.Tensor) -> Part:
             indices = tf.range(bound[0], bound[1])
             if order is not None:

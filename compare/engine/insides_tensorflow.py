@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -30,12 +31,29 @@ try:
 except ImportError as error:
     raise RequestError(f"TensorFlow {tf.__version__}: {error}; this works with TensorFlow 2.15 to 2.21") from None
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 def leaves_onednn_off() -> bool:
     """Whether TensorFlow itself leaves oneDNN off, on a processor that can have it, and no GPU takes the work."""
     can = sys.platform in ("linux", "win32") and platform.machine().lower() in ("x86_64", "amd64")
     asked = "TF_ENABLE_ONEDNN_OPTS" in os.environ
     return can and not (asked or uses_onednn() or tf.config.list_physical_devices("GPU"))
+
+
+def called_as_it_is(function: F) -> F:
+    """Has AutoGraph call a function without converting it, which takes 20 to 200 ms and would not change its graph.
+
+    What the function calls is not converted either, as what a user has written may have to be.
+    """
+    function.autograph_info__ = {}  # type: ignore[attr-defined]
+    return function
+
+
+def converted(function: F) -> F:
+    """A function that AutoGraph converts wherever it is called, also where a data set makes one."""
+    autograph = tf.__internal__.autograph
+    return cast(F, autograph.tf_convert(function, autograph.control_status_ctx()))
 
 
 def data_set_of(source: Any) -> Any:

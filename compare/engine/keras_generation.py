@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.insides_tensorflow import called_as_it_is
+
 
 def keras_version() -> str:
     """Returns the version of ``tf.keras`` in this process: that of Keras 3, or of Keras 2, such as tf-keras."""
@@ -197,11 +199,13 @@ def conform(y: Any, predictions: Any, sample_weight: Any) -> tuple[Any, Any, Any
     return y, predictions, sample_weight
 
 
+@called_as_it_is
 def cast_for_loss(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Casts to the dtype of the loss as Keras 3 does: float32 by default, whatever the compute dtype of the model."""
     return (tf.cast(y, loss.dtype), tf.cast(predictions, loss.dtype)) if _KERAS_3 else (y, predictions)
 
 
+@called_as_it_is
 def total(
     losses: Sequence[tuple[Any, tf.Tensor]], model_losses: Sequence[tf.Tensor], examples: tf.Tensor, replicas: int
 ) -> Any:

@@ -18,7 +18,7 @@ from compare.engine.building import built, clear_session, give_inputs, own_polic
 from compare.engine.checkpoints import SECONDS, Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
-from compare.engine.insides_tensorflow import forget_reductions, reductions
+from compare.engine.insides_tensorflow import called_as_it_is, forget_reductions, reductions
 from compare.engine.keras_generation import build_optimizer, forget_compile
 from compare.engine.metrics import metric_objects
 from compare.engine.step_count import StepCount
@@ -264,6 +264,7 @@ class Run:
     def give_inputs(self, model: tf.keras.Model) -> None:
         give_inputs(model, self._task.train.spec[0])
 
+    @called_as_it_is
     def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
         """Returns the training examples of one epoch as an undistributed ``tf.data.Dataset`` of global batches.
 

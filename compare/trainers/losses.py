@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.insides_tensorflow import called_as_it_is
 from compare.engine.keras_generation import LOSS_SCOPE as LOSS_SCOPE
 from compare.engine.keras_generation import WEIGHTS_ONCE, cast_for_loss
 from compare.engine.keras_generation import scale_loss as scale_loss
@@ -15,6 +16,7 @@ from compare.engine.keras_generation import unscale_gradients as unscale_gradien
 from compare.errors import RequestError
 
 
+@called_as_it_is
 def mask_of(predictions: tf.Tensor, dtype: Any) -> Any:
     """Returns the Keras mask of the predictions (of ``mask_zero``, say) as 1 and 0; None without a mask.
 
@@ -24,6 +26,7 @@ def mask_of(predictions: tf.Tensor, dtype: Any) -> Any:
     return None if mask is None else tf.cast(mask, dtype)
 
 
+@called_as_it_is
 def with_class_weight(class_weight: Mapping[int, float] | None, y: Any, sample_weight: Any) -> Any:
     """Multiplies the sample weights by the weight of each example's class.
 
@@ -73,6 +76,7 @@ def per_example(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor
     return values * sample_weight
 
 
+@called_as_it_is
 def reduction(loss: tf.keras.losses.Loss) -> str:
     """Returns the reduction of a loss over the examples: "mean" or "sum"."""
     if loss.reduction in ("sum_over_batch_size", "mean", "auto"):

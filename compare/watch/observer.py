@@ -25,7 +25,7 @@ from compare.engine.insides_keras import (
     is_keras,
     keras,
 )
-from compare.engine.insides_tensorflow import Function, ResourceVariable, UninitializedVariable
+from compare.engine.insides_tensorflow import Function, ResourceVariable, UninitializedVariable, called_as_it_is
 from compare.engine.keras_generation import without_loss_scale
 from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import Inside, patch
@@ -45,12 +45,6 @@ ASSIGNMENTS = [(owner, name) for owner in (ResourceVariable, UninitializedVariab
 
 class EnoughSteps(BaseException):
     """Ends the script: all trainings that are watched have made as many steps as were asked for."""
-
-
-def _called_as_it_is(function: Any) -> Any:
-    """Has AutoGraph call a function without converting it, which would not convert what it calls."""
-    function.autograph_info__ = {}
-    return function
 
 
 class Observer:
@@ -268,7 +262,7 @@ class Observer:
         object.__setattr__(optimizer, MADE_AT, self.line())
         object.__setattr__(optimizer, MADE_AFTER, self._moment)
 
-    @_called_as_it_is
+    @called_as_it_is
     def _apply_pairs(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
         call, (pairs, *_) = _with_lists(original, optimizer, args, options)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
@@ -277,7 +271,7 @@ class Observer:
             self.on_update(optimizer, grads, variables)
         return self._applied(call, inner, grads, variables)
 
-    @_called_as_it_is
+    @called_as_it_is
     def _apply(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
         options = dict(sorted(options.items(), key=lambda named: named[0] != "grads"))
         call, (grads, *others) = _with_lists(original, optimizer, args, options)
