@@ -1002,6 +1002,12 @@ def test_places_follow_the_epochs_of_fit() -> None:
     assert EpochEnds().place(40) == (1, 40)
 
 
+def test_scripts_are_started_before_what_draws_is_imported() -> None:
+    code = "import sys, compare.app.scripts; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_report_does_nothing_outside(tmp_path: Path) -> None:
     code = "import sys, compare; compare.report(1, loss=0.5); print(*(set(sys.modules) & {'tensorflow', 'numpy'}))"
     done = subprocess.run(

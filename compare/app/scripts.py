@@ -10,7 +10,6 @@ from pathlib import Path
 from rich.console import Console
 
 from compare.app.provenance import provenance
-from compare.app.publish import finish, judge_and_publish
 from compare.app.script_pairs import (
     begin_equal,
     changed_apart,
@@ -31,7 +30,6 @@ from compare.modes import Scripts
 from compare.naming import distinct, printable, some
 from compare.records import MetricsFile
 from compare.records.run_json import INTERRUPTED, TRAINED, UNEXPLAINED, RunJson
-from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.watch.epoch_ends import EpochEnds
@@ -51,6 +49,9 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fit-vs-loop-")))
         sides = sides_of(options, work)
         runner = stack.enter_context(ScriptRunner([side.python for side in sides]))
+        # Only now: it takes half a second, while TensorFlow is imported in the runner's process.
+        from compare.app.publish import finish, judge_and_publish  # noqa: PLC0415 (lazy)
+
         session = _begin(options, folder, work, runner, sides, console)
         try:
             _train(session)
@@ -271,6 +272,8 @@ def _copies(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> list[
 
 def _failed(session: ScriptsSession, message: str, side: str = "", error: str = "") -> NoVerdictError:
     """The error that ends a comparison, maybe since a side has raised one; the list of runs says the same."""
+    from compare.reporting import html  # noqa: PLC0415 (lazy)
+
     session.run.save(failures=[{"side": side, "error": error or message, "remedy": ""}])
     html.write_index(session.folder.parent)
     return NoVerdictError(message)
