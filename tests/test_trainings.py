@@ -886,6 +886,44 @@ def test_pairs_that_only_their_order_tells_are_never_called_different_before_the
     assert judged.verdict == verdict and (judged.first_difference is None) == ("a/bias, b/bias" in judged.reason)
 
 
+def departure_at(step: int, *made: Sequence[int]) -> Departure:
+    """A departure of two trainings whose weights were seen after these steps."""
+    rows = [np.zeros(len(steps), step_dtype(1, 1)) for steps in made]
+    for row, steps in zip(rows, made, strict=True):
+        row["step"] = steps
+    traces = [Trace((Variable("w", (1,), "float32"),), 1, row) for row in rows]
+    model: Any = SimpleNamespace(traces=traces)
+    pair: Any = SimpleNamespace(reference=SimpleNamespace(variables=traces[0].variables))
+    return Departure(step, None, pair, model)
+
+
+@pytest.mark.parametrize(
+    ("step", "made", "window"),
+    [
+        (15, (range(31), (0, 15, 30)), (1, 8)),
+        (30, (range(31), (0, 15, 30)), (16, 23)),
+        (5, ((0, 5), (0, 5)), (1, 4)),
+        (7, (range(31), range(31)), (7, 6)),
+        (1, (range(1, 9), range(9)), (1, 0)),  # of which the first weights were not seen
+    ],
+)
+def test_the_steps_of_one_call_are_looked_into(
+    step: int, made: tuple[Sequence[int], Sequence[int]], window: tuple[int, int]
+) -> None:
+    assert departure_at(step, *made).window == window
+
+
+@pytest.mark.parametrize(("apart_from", "found"), [(1, 1), (3, 3), (5, 5), (99, 5)])
+def test_the_first_update_of_a_call_that_differs_is_where_two_scripts_part(apart_from: int, found: int) -> None:
+    def seen(offset: float) -> CloseUp:
+        weights = {step: [np.full(4, step + offset * (step >= apart_from), np.float32)] for step in range(1, 6)}
+        return CloseUp({step: [Event("updated", 0, {}, each)] for step, each in weights.items()}, {5: weights[5]})
+
+    close = CloseUps(departure_at(5, (0, 5), (0, 5)), (seen(0.0), seen(0.5)), ("", ""), [seen(1e-7)])
+    assert close.of_first_update().departure.step == found
+    assert replace(close, seen=(close.seen[0], None)).of_first_update().departure.step == 5, "one side was not seen"
+
+
 @pytest.mark.parametrize(
     ("weights", "inputs", "repeats"),
     [

@@ -16,8 +16,8 @@ from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.judge_recorded import more_weights
 from compare.check.recorded import scale_of
 from compare.check.sides import Sides
-from compare.check.stages import Located, first_apart, locate, updates_otherwise
-from compare.check.step_values import EXAMPLES, INPUTS, PREDICTIONS, relative_gap
+from compare.check.stages import Located, apart, first_apart, locate, updates_otherwise
+from compare.check.step_values import EXAMPLES, INPUTS, PREDICTIONS, relative_gap, weights_made
 from compare.records import INITIAL, Place, in_time
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
@@ -28,6 +28,8 @@ from compare.watch.trace import Trace, read_traces
 
 NEAR, TINY = 0.1, 1e-6
 """How far apart what a run and its noise twin begin with may be, relative to the larger norm, or to a tiny one."""
+STEPS_OF_CALL = 8
+"""How many steps of one call are looked into, from its first."""
 OTHER_BEGINNING = "it begins with other weights, as of a checkpoint that it has saved itself, which is to be removed"
 """Why nothing is known of the steps of a script that was run again."""
 
@@ -56,6 +58,17 @@ class Departure:
         if self.step == INITIAL or self.pair.exactly.weights_alone is not None or more_weights(*self.model.traces):
             return None
         return self.step if self.start is None else max(self.model.epochs.step(self.start), 1)
+
+    @property
+    def begin(self) -> int:
+        """The first of the steps after which weights were seen next at ``step``: one call may make several."""
+        known = [{0, *trace.steps["step"].tolist()} for trace in self.model.traces]
+        return max((step for step in known[0] & known[1] if step < self.step), default=0) + 1
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """The steps to look into before ``step``, of one call."""
+        return self.begin, min(self.begin + STEPS_OF_CALL, self.step) - 1
 
     @property
     def end(self) -> int:
@@ -104,6 +117,14 @@ class CloseUps:
             scale = 1 / scale_of(second, first, self.departure.step)
             return replace(self, seen=(first.scaled(scale), second), twins=[each.scaled(scale) for each in self.twins])
         return self
+
+    def of_first_update(self) -> CloseUps:
+        """The same at the first update that differs, where one call makes several, after which weights are seen."""
+        (first, second), (begin, last) = self.seen, self.departure.window
+        if first is None or second is None:
+            return self
+        steps = (step for step in range(begin, last + 1) if apart(first, second, self.twins, step, weights_made))
+        return replace(self, departure=replace(self.departure, step=next(steps, self.departure.step)))
 
     def of_update_before(self) -> CloseUps:
         """The same at the step before, if it is there that equal gradients give another update."""
@@ -197,6 +218,7 @@ def look_into(
     }
     rest = [each for each in begin if each.name not in seen]
     seen |= {each.departure.name: each for each in close_ups(session, rest)}
+    seen = {name: each.of_first_update() for name, each in seen.items()}
     earlier = [
         replace(each.departure, step=step, start=None if each.departure.start is None else (1, 1))
         for each in seen.values()
@@ -253,7 +275,11 @@ def close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[
         }
         return replace(
             usual := session.settings(side),
-            close_up=(*((step, step + 1) for step in steps), *((each.end, each.end) for each in departures)),
+            close_up=(
+                *((step, step + 1) for step in steps),
+                *((each.end, each.end) for each in departures),
+                *(each.window for each in departures),
+            ),
             max_steps=min(max(each.end for each in departures), usual.max_steps),
             awaits=tuple(sorted(awaits)),
             nudge=nudge,

@@ -100,10 +100,16 @@ def locate(
     return Located(step, first.stage if first else None, first.where if first else "", (*compared, state))
 
 
-def apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> bool:
-    """Whether the weights after a step differ by more than rounding explains."""
-    a, b = reference.after.get(step, ()), candidate.after.get(step, ())
-    others = [twin.after[step] for twin in twins if step in twin.after]
+def apart(
+    reference: CloseUp,
+    candidate: CloseUp,
+    twins: Sequence[CloseUp],
+    step: int,
+    weights: Callable[[CloseUp, int], Weights] = lambda close_up, step: close_up.after.get(step),
+) -> bool:
+    """Whether the weights after a step, or others of it, differ by more than rounding explains."""
+    a, b = weights(reference, step) or (), weights(candidate, step) or ()
+    others = [twin for each in twins if (twin := weights(each, step))]
     compared = (gap_and_noise(one, b[i], [twin[i] for twin in others]) for i, one in enumerate(a[: len(b)]))
     return any(gap > noise for gap, noise in compared)
 
