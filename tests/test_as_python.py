@@ -66,9 +66,10 @@ SCRIPT = """
 import os, sys
 from compare import name
 from sibling import number
+from xxhash import mine
 def here(): return here.__code__.co_filename
 if hasattr(os, "setpgrp"): os.setpgrp()
-print(number, name, __name__, __file__, here(), sys.path[0], sys.argv, os.environ.get("PYTHONPATH"))
+print(number, name, mine, __name__, __file__, here(), sys.path[0], sys.argv, os.environ.get("PYTHONPATH"))
 print(sys.modules["__main__"].here is here, __spec__, __package__, __annotations__, __cached__, type(__loader__))
 """
 EXITS = ("[1, 'why']", "'why'", "None", "True", "0", "256", "-1", "3", "2**70")
@@ -80,6 +81,7 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: py
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "sibling.py").write_text(f"number = {number}")
         (tmp_path / folder / "compare.py").write_text("name = 'another module of this name'")
+        (tmp_path / folder / "xxhash.py").write_text("mine = 'not that of the package'")
     (tmp_path / "real" / "script.py").write_text(SCRIPT)
     (tmp_path / "links" / "link.py").symlink_to("../real/script.py")
     (tmp_path / "real" / "deep").mkdir()

@@ -670,6 +670,29 @@ def test_the_rate_of_an_optimizer_of_some_variables_only() -> None:
         assert str(found.source) == line and "begun" not in found.measurements
 
 
+@pytest.mark.parametrize(
+    ("begins", "measured", "line"),
+    [
+        ((0.1, 0.2), {}, "loop.py:4: Adam()"),  # it is made with the rate of the step
+        ((0.1, 0.1), {"begun": 0.1}, "None"),
+        ((0.1, 0.3), {"set_later": 0.3}, "None"),
+    ],
+)
+def test_a_rate_that_is_set_later_is_not_that_of_the_line_that_made_the_optimizer(
+    begins: tuple[float, float], measured: dict[str, float], line: str
+) -> None:
+    right, other = RIGHT, linear_step(rate=0.2)
+    adams = [
+        {**ADAM, "config": {**ADAM["config"], "learning_rate": used}, "made": ("loop.py", 4, "Adam()"), "begins": made}
+        for used, made in zip((0.1, 0.2), begins, strict=True)
+    ]
+    first, second = (replace(t, optimizers=[adam]) for t, adam in zip(sides(other).traces, adams, strict=True))
+    both = replace(sides(other), close_ups=(right, other), traces=(first, second))
+    (found,) = name_causes(locate(right, other, [], STEP, NAMES), both)
+    assert found.id == "optimizer-differs" and str(found.source) == line
+    assert {key: found.measurements.get(key) for key in ("begun", "set_later") if key in found.measurements} == measured
+
+
 def test_equal_schedules_after_other_numbers_of_steps_are_no_other_setting() -> None:
     right, other = of_zeros(), of_zeros(offset=1.0, rate=0.2)
     given = replace(sides(other), close_ups=(right, other))

@@ -1143,6 +1143,10 @@ def test_the_sentence_says_what_agrees_and_what_does_not() -> None:
     text = stage_sentence(entry, "fit")
     assert "examples, inputs and predictions agree; the loss does not" in text
     assert [view.state for view in stage_views(entry)] == ["same"] * 3 + ["differs", "after", "after", "after"]
+    unseen = [replace(each, gap=None) if i < 3 else each for i, each in enumerate(found.stages)]
+    text = stage_sentence(replace(entry, stages=tuple(unseen)), "fit")
+    assert text.startswith("Inside that step, the loss differs: ")
+    assert text.endswith("; examples, inputs and predictions could not be compared")
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def _made_at(trace: Trace, seen: Measurement) -> Source | None:
     if seen.kind == "script-new-optimizer":
         return Source.of(trace.optimizers[-1].get("made"))
     rate, _ = seen.quantities.get("settings", {}).get("learning_rate", (None, None))
-    made = [each for each in trace.optimizers if len(trace.optimizers) == 1 or begins_with(rate, each)]
+    made = [each for each in trace.optimizers if rate is None or begins_with(rate, each)]
     return Source.of(made[0].get("made")) if seen.kind in OF_SETTINGS and len(made) == 1 else None
 
 

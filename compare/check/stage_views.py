@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STAGES, STATE
@@ -65,8 +66,7 @@ def stage_sentence(comparison: Comparison, reference: str) -> str:
     if differs is None:
         return ""
     same = [view.title for view in views if view.state == SAME]
-    listed = " and ".join([*([", ".join(same[:-1])] if len(same) > 1 else []), *same[-1:]])
-    agree = f"{listed} {'agree' if len(same) > 1 or same[0] in PLURAL else 'agrees'}; " if same else ""
+    agree = f"{_listed(same)} {'agree' if len(same) > 1 or same[0] in PLURAL else 'agrees'}; " if same else ""
     verb = "do not" if differs.title in PLURAL else "does not"
     if not same:
         verb = "differ" if differs.title in PLURAL else "differs"
@@ -74,7 +74,13 @@ def stage_sentence(comparison: Comparison, reference: str) -> str:
     values = f": {differs.reference} in {reference}, {differs.candidate} in {comparison.candidate}"
     shown = values if differs.reference != differs.candidate else ""
     where = f" ({differs.where})" if differs.where else ""
+    unknown = [view.title for view in views[: views.index(differs)] if view.state == UNKNOWN]
+    unseen = f"; {_listed(unknown)} could not be compared" if unknown and not same else ""
     step = "that step"
     if at := comparison.stages_at:
         step = f"step {at.step} of epoch {at.epoch} of the short check"
-    return f"Inside {step}, {agree}the {differs.title} {verb}{shown}{where}"
+    return f"Inside {step}, {agree}the {differs.title} {verb}{shown}{where}{unseen}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])

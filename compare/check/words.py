@@ -49,6 +49,7 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "right_loss": lambda text, q: _losses(**q) + text,
     "line": lambda text, q: f"{text} ({q['line']})",
     "begun": lambda text, q: f"{text}; both begin with {shortest(q['begun'])}, and the rate is set later",
+    "set_later": lambda text, q: f"{text}; it begins with {shortest(q['set_later'])}, and the rate is set later",
     "beside": lambda text, q: f"{text}; with {q['beside']} this gives it",
     "at_step": lambda text, q: f"step {q['at_step']:,}{_in_epoch(*q.get('at_place', ()))}: {text}",
 }

@@ -26,14 +26,14 @@ from compare.engine.insides_keras import (
     keras,
 )
 from compare.engine.insides_tensorflow import Function, ResourceVariable, UninitializedVariable, called_as_it_is
-from compare.engine.keras_generation import without_loss_scale
+from compare.engine.keras_generation import learning_rate, without_loss_scale
 from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import Inside, patch
 from compare.user_errors import line_now, line_that_made
 from compare.watch.alike import InitialWeights, mark_of, strategy_of, value_of, weights_of
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.settings import SEEDS, Detail, Nudge
-from compare.watch.trace import APART, INSIDE, LEFT, MADE_AFTER, MADE_AT, TraceWriter
+from compare.watch.trace import APART, INSIDE, LEFT, MADE_AFTER, MADE_AT, MADE_WITH, TraceWriter
 from compare.watch.training import ByHand, Training
 from compare.watch.trainings import Trainings
 from compare.watch.under_way import Here, eagerly, is_replica
@@ -261,6 +261,8 @@ class Observer:
         original(optimizer, *args, **options)
         object.__setattr__(optimizer, MADE_AT, self.line())
         object.__setattr__(optimizer, MADE_AFTER, self._moment)
+        with suppress(Exception):  # made where a graph is traced, say
+            object.__setattr__(optimizer, MADE_WITH, float(learning_rate(optimizer)))
 
     @called_as_it_is
     def _apply_pairs(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:

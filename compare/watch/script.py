@@ -53,9 +53,7 @@ def run(settings: Settings) -> int:
     sys.argv = [settings.script, *settings.arguments]
     folder_of_script = os.path.dirname(os.path.realpath(settings.script))
     sys.path.insert(0, folder_of_script)  # as Python does, also where the script is called by a link
-    own = PathFinder.find_spec("compare", [folder_of_script])
-    if own is not None and own.origin != sys.modules["compare"].__file__:
-        del sys.modules["compare"]  # the script has another module of this name, which is imported when it asks for it
+    _forget_hidden(folder_of_script)
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
     try:
         with refusing_exit():
@@ -81,6 +79,15 @@ def run(settings: Settings) -> int:
     if isinstance(observer, StageObserver):
         observer.write(folder)
     return status
+
+
+def _forget_hidden(folder: str) -> None:
+    """Forgets packages of whose names the script has modules of its own, which are imported when it asks for them."""
+    named = {name.partition(".")[0] for name in os.listdir(folder)} & sys.modules.keys() - sys.stdlib_module_names
+    for name in named:
+        own = PathFinder.find_spec(name, [folder])
+        if own is not None and own.origin and own.origin != getattr(sys.modules[name], "__file__", None):
+            del sys.modules[name]
 
 
 def _lead_group(original: Any) -> None:

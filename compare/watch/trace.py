@@ -46,6 +46,8 @@ ENVIRONMENT = "environment"
 """The file with what the script ran in, by name."""
 MADE_AT = "_made_at"
 """The attribute of an optimizer with the script's line that made it."""
+MADE_WITH = "_made_with"
+"""The attribute of an optimizer with the learning rate with which it was made."""
 MADE_AFTER = "_made_after"
 """The attribute of an optimizer with the number of steps that the script had made by then."""
 OTHERS = "others"
@@ -123,8 +125,9 @@ class Trace:
         steps: the fingerprints (``compare.records.step_dtype``), with the epoch 1 and the step counted over the whole
             training; the first is of the initial weights, step 0, where it was seen.
         trained_by: ``fit``, ``fit with its own train_step``, ``train_on_batch``, or ``loop``.
-        optimizers: class and configuration of each optimizer, the line that made it, and whether its class is the
-            script's ``own``, in the order of use; what a script has set as ``lr``, which Keras 3 ignores.
+        optimizers: class and configuration of each optimizer, the line that made it, the learning rate with which it
+            ``begins``, and whether its class is the script's ``own``, in the order of use; what a script has set as
+            ``lr``, which Keras 3 ignores.
         layers: name, class and configuration of each layer of the model, in order.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
         calls: calls of ``tf.data`` and the like that explain much, in order.
@@ -286,7 +289,11 @@ class TraceWriter:
     def optimizer(self, number: int, optimizer: Any, *, own: bool) -> None:
         """Records an optimizer that is used for the first time, and whether its class is the script's own."""
         described = _described(optimizer, configuration_of(optimizer))
-        described |= {"made": getattr(optimizer, MADE_AT, None), "own": own}
+        described |= {
+            "made": getattr(optimizer, MADE_AT, None),
+            "own": own,
+            "begins": getattr(optimizer, MADE_WITH, None),
+        }
         self.content(number)["optimizers"].append(described)
 
     def begin(self, training: Any, fingerprint: Any, trained_by: str) -> None:

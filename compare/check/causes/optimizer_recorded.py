@@ -70,15 +70,14 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     begun, update = None, located.of(UPDATE)
     as_apart = not settings and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
     if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
-        begun = a.get("learning_rate") if a.get("learning_rate") == b.get("learning_rate") else None
+        begun = _begun(right) if _begun(right) == _begun(other) else None
         digits = 6 if apart > CLOSE else 10
         now = {"learning_rate": [float(f"{rate:.{digits}g}") for rate in reversed(rates)]}
         settings = now | of_schedule | settings
     if settings:
         seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
-        if isinstance(begun, float) and len(settings) == 1:
-            remedy = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
-            return "optimizer-differs", Variant({}, seen.but(begun=begun), remedy=remedy, called=None)
+        if list(settings) == ["learning_rate"] and (later := _set_later(other, rates[1], begun)):
+            return "optimizer-differs", Variant({}, seen.but(**later), remedy=SET_ALIKE, called=None)
         known = not variables and not isinstance(begun, Mapping)  # one schedule may be at other steps
         return "optimizer-differs", Variant({}, seen, remedy=with_options(right, settings) if known else "")
     again = made_again(sides)
@@ -143,8 +142,21 @@ def optimizer_of(trace: Trace, rate: float | None) -> Mapping[str, Any] | None:
 
 def begins_with(rate: float | None, optimizer: Mapping[str, Any]) -> bool:
     """Whether an optimizer is made with a learning rate."""
-    begun = optimizer["config"].get("learning_rate")
+    begun = _begun(optimizer)
     return isinstance(begun, float) and rate is not None and relative_gap(begun, rate) <= CLOSE
+
+
+def _set_later(optimizer: Mapping[str, Any], rate: float | None, begun: Any) -> dict[str, Any]:
+    """What says that the script sets the rate of an optimizer that it has made with another: both do, or it alone."""
+    if isinstance(begun, float):
+        return {"begun": begun}
+    return {"set_later": _begun(optimizer)} if optimizer.get("begins") and not begins_with(rate, optimizer) else {}
+
+
+def _begun(optimizer: Mapping[str, Any]) -> Any:
+    """The learning rate with which an optimizer is made, or its schedule; where that was not seen, of its first use."""
+    used = optimizer["config"].get("learning_rate")
+    return used if isinstance(used, Mapping) else optimizer.get("begins") or used
 
 
 def settings_apart(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -311,6 +323,7 @@ WITH_MOMENTUM = (
     "variable.assign_add(velocity)"
 )
 AS_SCHEDULED = "optimizer.learning_rate = schedule(optimizer.iterations)  # before each step, as fit's schedule does"
+SET_ALIKE = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
 BY_ITS_NAME = "optimizer.learning_rate = rate  # not optimizer.lr"
 ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
 ONCE_FOR_ALL = f"{ONCE}, for all variables"
