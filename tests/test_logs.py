@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -403,5 +404,7 @@ def test_a_damaged_event_file_is_one_line_and_an_unfinished_one_is_read(
     assert {name: list(logs[0].epochs) for name, logs in sides.items()} == {"fit": [1, 2, 3], "loop": [1, 2]}
     path.write_bytes(content[:-20] + b"\x00" + content[-19:])
     assert "damaged at byte" in refused(capsys, tmp_path, "--logs", tmp_path / "fit", tmp_path / "loop")
+    os.truncate(path, 10**11)
+    assert "bytes, too many for such a file" in refused(capsys, tmp_path, "--logs", tmp_path / "fit", tmp_path / "loop")
     path.write_bytes(content + content)
     assert "epoch_loss has step 0 twice" in refused(capsys, tmp_path, "--logs", tmp_path / "fit", tmp_path / "loop")

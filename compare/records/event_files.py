@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.errors import RequestError
+from compare.records.model import OF_WEIGHTS, read_file
 
 PATTERN = "*tfevents*"
 LARGEST_SCALAR = 2**16
@@ -51,7 +52,10 @@ def _events(path: Path) -> Iterator[Any]:
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # noqa: PLC0415 (lazy)
 
     # Each record: its length, a checksum of that, the event, a checksum of it.
-    content = memoryview(path.read_bytes())
+    try:
+        content = memoryview(read_file(path, OF_WEIGHTS))
+    except OSError as error:
+        raise RequestError(f"{path}: cannot be read ({error})") from None
     at = 0
     while at + 12 <= len(content):
         (length,) = struct.unpack_from("<Q", content, at)
