@@ -1353,7 +1353,9 @@ def measured(right: CloseUp, other: CloseUp, **given: Any) -> dict[str, Any]:
     return {"id": cause.id, **cause.measurements}
 
 
-def configured(right: CloseUp, other: CloseUp, *optimizers: dict[str, Any]) -> list[Finding]:
+def configured(
+    right: CloseUp, other: CloseUp, *optimizers: dict[str, Any], located: Located | None = None
+) -> list[Finding]:
     """The causes of two scripts whose optimizers have these options."""
     given = sides(other)
     traces = [
@@ -1361,7 +1363,7 @@ def configured(right: CloseUp, other: CloseUp, *optimizers: dict[str, Any]) -> l
         for trace, options in zip(given.traces, optimizers, strict=True)
     ]
     both = replace(given, traces=tuple(traces), close_ups=(right, other))
-    return name_causes(locate(right, other, [], STEP, NAMES), both)
+    return name_causes(located or locate(right, other, [], STEP, NAMES), both)
 
 
 def test_the_line_shown_of_another_optimizer_is_the_one_that_made_it() -> None:
@@ -1834,7 +1836,11 @@ def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> No
     assert has(cause, settings=rates, begun=0.1), "it was set later"
     clipping = [("clipping-differs", {"clipnorm": [None, norm / 4]})]
     assert named(slower, {"clipnorm": norm / 4}, {}) == clipping
-    assert named(clipping_by_hand(slower), {"clipnorm": norm / 4}, {}) == [("optimizer-differs", rates)]
+    assert named(clipping_by_hand(slower), {"clipnorm": norm / 4}, {}) == clipping, "its own limit was not reached"
+    of_rows = with_gradients(slower, *(0.9 * each + 0.1 for each in gradients(slower)))  # as of an embedding
+    at = Located(STEP, "update")
+    (cause,) = configured(RIGHT, clipping_by_hand(of_rows), {"clipnorm": norm / 4}, {}, located=at)
+    assert has(cause, settings=rates) and cause.id == "optimizer-differs"
     schedule = {"learning_rate": {"class_name": "ExponentialDecay", "config": {}}}
     same_rate = replace(RIGHT, after={**RIGHT.after, STEP: [each + 1 for each in RIGHT.after[STEP]]})
     assert configured(RIGHT, same_rate, schedule, {}) == [], "the loop sets the rate of the schedule by hand"
