@@ -64,8 +64,8 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     of_schedule = {key: settings.pop(key) for key in list(settings) if "learning_rate" in key.split(".")}
     clipping = {key: settings.pop(key) for key in list(settings) if "clip" in key}
     pairs = zip(sides.close_ups, sides.traces, strict=True)
-    by_hand = any(each.of(sides.step, "clip") for each, trace in pairs if not clipping_of(trace))
-    clips = by_hand and not equal_gradients(*both_gradients(sides))  # else that limit was not reached
+    limited = any(each.of(sides.step, "clip") for each, trace in pairs if not clipping_of(trace))
+    clips = limited and not equal_gradients(*both_gradients(sides))  # else that limit was not reached
     if clipping and not clips and not clip_alike(sides, own=True):
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
         return "clipping-differs", Variant({}, seen)
