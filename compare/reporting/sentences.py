@@ -305,8 +305,8 @@ def advice_on_numbers(comparison: Comparison) -> str:
     if comparison.causes or training.verdict not in ("identical", "alike") or reporting.verdict != DIFFERENT:
         return ""
     return (
-        f"check how {comparison.candidate} calculates these numbers: over which examples, with model.losses or "
-        "without, with which training flag, and whether they start anew in every epoch"
+        f"check how {comparison.candidate} calculates these numbers: with which weights, over which examples, with "
+        "model.losses or without, with which training flag, and whether they start anew in every epoch"
     )
 
 
