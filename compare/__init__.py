@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type
 
 from compare.errors import NoVerdictError, RequestError
 from compare.experiment import Experiment
-from compare.naming import did_you_mean, renamed, shown_path
+from compare.naming import did_you_mean, label, renamed, shown_path
 from compare.option import Converted
 from compare.options import MODES, OPTIONS, Options
 from compare.request import Request, Task
@@ -258,7 +258,10 @@ def assert_alike(
         if text:
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:
-        raise AssertionError(in_short(report.as_verdict()))
+        given = (
+            each if isinstance(each, str) else f"FILE.py:{label(each)}" for each in (experiment, reference, trainer)
+        )
+        raise AssertionError(in_short(report.as_verdict(), "--experiment {} --trainers {} {}".format(*given)))
 
 
 def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None, **options: Any) -> None:

@@ -121,7 +121,7 @@ def test_a_failure_is_a_few_lines_with_what_to_do_the_cause_first():
     skipped = (NotApplicable("several replicas", "one was asked for"),)
     training = Training("different", None, Difference(1, 1), 3)
     found = Comparison("loop", training, Reporting(None, {}), causes=(first, second, third), not_applicable=skipped)
-    assert in_short(Verdict.of("fit", [found], scope="check")).splitlines() == [
+    assert in_short(Verdict.of("fit", [found], scope="check"), "--trainers fit bad.py:Bad").splitlines() == [
         "different: loss-scaled (in loop)",
         "different: loop does not train like fit: their weights differ from step 1 of epoch 1 on.",
         "  cause: loss-scaled (in loop): the loss is twice that of fit.",
@@ -129,7 +129,7 @@ def test_a_failure_is_a_few_lines_with_what_to_do_the_cause_first():
         "    loss = loss / 2",
         "  also found: metrics-not-reset (in loop)",
         "  also found: optimizer-differs (in loop), seen at bad.py:20: optimizer.apply(grads)",
-        "  fit-vs-loop check says more",
+        "  fit-vs-loop check --trainers fit bad.py:Bad says more",
     ]
 
 

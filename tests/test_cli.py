@@ -464,6 +464,10 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
         (["--epochs", "1e3"], "argument --epochs: invalid int value: '1e3' (see --help)"),
         (["--epochs"], "argument --epochs: expected one argument (see --help)"),
         (["--epoch", "2"], "unrecognized arguments: --epoch 2; did you mean --epochs? (see --help)"),
+        (
+            ["scripts", "a.py", "b.py", "--epoch", "2"],
+            "unrecognized arguments: --epoch 2; what the scripts themselves take comes after -- (see --help)",
+        ),
         (["--epo", "2"], "unrecognized arguments: --epo 2; did you mean --epochs? (see --help)"),
         (["--trainer=fit"], "unrecognized arguments: --trainer=fit; did you mean --trainers? (see --help)"),
         (

@@ -185,6 +185,8 @@ FULL, SHORT = "tf.nn.compute_average_loss(one(y, p), global_batch_size=64)", "tf
         *((SUM, f"loss = {text}", "") for text in ("tf.reduce_sum(x, 0)", "tf.reduce_sum(x) + penalty", "sum(x)")),
         ("loss-constant-denominator", f"loss = {FULL}", f"loss = {SHORT}"),
         ("loss-constant-denominator", f"loss = {FULL} + penalty", ""),
+        ("loss-constant-denominator", "loss = tf.reduce_sum(one(y, p)) / BATCH", f"loss = {SHORT}"),
+        ("loss-constant-denominator", "loss = tf.reduce_sum(one(y, p)) / 64 / 2", ""),
         (MEAN, "l = tf.reduce_mean(x)", "l = tf.reduce_mean(x) / tf.distribute.get_strategy().num_replicas_in_sync"),
         ("regularization-missing", "loss = loss_fn(y, predictions)", ""),
     ],

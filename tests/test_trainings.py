@@ -40,6 +40,7 @@ from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
 from compare.engine.fingerprints import Fingerprinter
+from compare.engine.keras_generation import learning_rate
 from compare.patching import undone
 from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype, write_json
 from compare.records.model import npz
@@ -50,7 +51,7 @@ from compare.watch.alike import InitialWeights, _leave_out_shuffles, mark_of, we
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
-from compare.watch.reported_logs import logs_by_epoch
+from compare.watch.reported_logs import line_of, logs_by_epoch
 from compare.watch.seen import CloseUp, Event, read_close_up
 from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
 from compare.watch.stages import StageObserver, _depends_on_training, _Replica
@@ -525,6 +526,42 @@ def test_a_difference_of_all_pairs_is_seen_in_a_loss(
     watch(script, close_up=((1, 1),))
     close_up = read_close_up(tmp_path / "0", 0)
     assert close_up is not None and [event.info["pairs"] for event in close_up.of(1, "loss")] == [pairs]
+
+
+def test_the_line_of_a_loss_is_not_the_one_that_adds_the_models_own(watch: Watch, tmp_path: Path) -> None:
+    def script() -> None:
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(1, kernel_regularizer="l2")])
+        optimizer, mean = keras.optimizers.SGD(0.01), keras.metrics.Mean("loss")
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((model(x) - y) ** 2) / 16
+                loss += tf.add_n(model.losses)
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            mean.update_state(loss)
+
+        step(*map(tf.constant, BATCHES[0]))
+        float(mean.result())
+
+    traces = watch(script, close_up=((1, 1),))
+    close_up = read_close_up(tmp_path / "0", 0)
+    assert close_up is not None
+    assert [event.info["made"][2] for event in close_up.of(1, "loss")] == [
+        "loss = tf.reduce_sum((model(x) - y) ** 2) / 16"
+    ]
+    (reported,) = traces[0].reported
+    assert reported.updated and reported.updated[2] == "mean.update_state(loss)"
+    assert reported.line and reported.line[2] == "float(mean.result())"
+    assert line_of(traces[0], (1,), traces[0], ["loss"]) == reported.updated
+
+
+def test_the_schedule_of_an_optimizer_that_accumulates_is_given_the_number_of_calls() -> None:
+    schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 100, 0.0)
+    optimizer, variable = keras.optimizers.SGD(schedule, gradient_accumulation_steps=2), keras.Variable([1.0])
+    for _ in range(3):
+        optimizer.apply([tf.ones(1)], [variable])
+    assert np.isclose(float(learning_rate(optimizer)), 0.97) and int(optimizer.iterations) == 1
 
 
 def test_a_constant_of_a_script_is_no_weight_of_the_other_script(watch: Watch) -> None:

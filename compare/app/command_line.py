@@ -15,7 +15,7 @@ from compare import __version__
 from compare.app.one_line_parser import OneLineParser, shortened
 from compare.app.standard_streams import forgiving
 from compare.errors import RequestError
-from compare.modes import Study, Training
+from compare.modes import Scripts, Study, Training
 from compare.naming import FORMER, did_you_mean
 from compare.option import flag, options_of
 from compare.options import MODES, OPTIONS, Options, refusal
@@ -101,14 +101,15 @@ class _Parser(OneLineParser):
 
     mode: type[Request]
 
-    def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
+    def refuse_unknown(self, unknown: Sequence[str], advice: str = "") -> NoReturn:
         for each in unknown:
             name = each.partition("=")[0].removeprefix("--").replace("-", "_")
             if each.startswith("--") and name in OPTIONS:
                 raise RequestError(refusal(name, self.mode))
         if unknown[0] in WORDS:
             self.error(f"{unknown[0]} after options", "; a subcommand comes first")
-        super().refuse_unknown(unknown)
+        own = "; what the scripts themselves take comes after --"
+        super().refuse_unknown(unknown, own if self.mode is Scripts else advice)
 
 
 class _Version(argparse.Action):

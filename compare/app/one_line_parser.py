@@ -25,11 +25,11 @@ class OneLineParser(argparse.ArgumentParser):
             self.refuse_unknown(unknown)
         return values
 
-    def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
-        """Refuses arguments that there are not, and suggests a similar option."""
+    def refuse_unknown(self, unknown: Sequence[str], advice: str = "") -> NoReturn:
+        """Refuses arguments that there are not, and suggests a similar option, or else gives advice."""
         options = [name for name in self._option_string_actions if name.startswith("--")]
         meant = did_you_mean(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
-        self.error(f"unrecognized arguments: {' '.join(unknown)}", meant)
+        self.error(f"unrecognized arguments: {' '.join(unknown)}", meant or advice)
 
     def error(self, message: str, advice: str = "") -> NoReturn:
         """Refuses the command line with a RequestError."""

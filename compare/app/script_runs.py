@@ -102,9 +102,11 @@ class ScriptRunner:
 
     Args:
         pythons: the interpreters.
+        log: the file for what TensorFlow prints as it is imported.
     """
 
-    def __init__(self, pythons: Sequence[str] = (sys.executable,)) -> None:
+    def __init__(self, pythons: Sequence[str] = (sys.executable,), log: Path = Path(os.devnull)) -> None:
+        self._log = log
         self._messages: Queue[list[Any] | None] = Queue()
         self._running: dict[int, ScriptRun] = {}
         environment = {"PYTHONUNBUFFERED": "1"}
@@ -113,15 +115,17 @@ class ScriptRunner:
         self._servers = {python: self._serve(python, environment) for python in dict.fromkeys(pythons)}
 
     def _serve(self, python: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        server = processes.start(
-            "compare.app.script_process",
-            start_method(),
-            python=python,
-            environment=environment,
-            bufsize=0,  # lines are read when they are there
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        with open(self._log, "ab") as errors:
+            server = processes.start(
+                "compare.app.script_process",
+                start_method(),
+                python=python,
+                environment=environment,
+                bufsize=0,  # lines are read when they are there
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
         threading.Thread(target=self._listen, args=[server], daemon=True).start()
         return server
 

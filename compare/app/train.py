@@ -231,7 +231,8 @@ def _says_whence(run: Run, options: Trained, shown: str, told: Tell) -> Sink:
             return
         often = "every epoch" if options.checkpoint_every == 1 else f"every {options.checkpoint_every} epochs"
         whence = f"continues from its last checkpoint, saved {often}"
-        whence = whence if options.checkpointed and not run.has_callbacks else "starts again"
+        saves = options.checkpointed and not run.has_callbacks and options.checkpoint_every < options.epochs
+        whence = whence if saves else "starts again"
         told(f"{shown}  if interrupted, --resume {whence}")
 
     return say_whence

@@ -61,7 +61,8 @@ def learning_rate(optimizer: Any) -> tf.Tensor:
     """Returns the learning rate of the next step; ``optimizer.learning_rate`` is that of the last step in Keras 2."""
     schedule = getattr(optimizer, "_learning_rate", None)
     if isinstance(schedule, tf.keras.optimizers.schedules.LearningRateSchedule):
-        return schedule(optimizer.iterations)
+        # Of one that accumulates gradients, Keras gives it the number of all calls, and not that of updates.
+        return schedule(optimizer._iterations if _KERAS_3 else optimizer.iterations)
     return tf.convert_to_tensor(optimizer.learning_rate)
 
 

@@ -331,10 +331,10 @@ def headline(verdict: str, causes: Sequence[Finding]) -> list[str]:
     return [f"{verdict}: {cause.label}" for cause in causes[:1]]
 
 
-def in_short(verdict: Verdict) -> str:
+def in_short(verdict: Verdict, options: str) -> str:
     """What a failed assertion says of the worst comparison: the result, where, and its first cause with the remedy.
 
-    Of each further cause it says its name and its line.
+    Of each further cause it says its name and its line, and then with which options the command says more.
     """
     worst, *_ = worst_first(verdict)
     first = worst.causes[:1]
@@ -344,7 +344,7 @@ def in_short(verdict: Verdict) -> str:
     text = [*headline(worst.verdict, first), said, *[f"{inside}."] * bool(inside), *shown]
     others = [(cause.label, cause.source) for cause in worst.causes[1:]]
     more = [f"  also found: {label}{f', {source.where}' if source else ''}" for label, source in others]
-    return "\n".join([*text, *more, *["  fit-vs-loop check says more"] * bool(more)])
+    return "\n".join([*text, *more, *[f"  fit-vs-loop check {options} says more"] * bool(more)])
 
 
 def _short(value: float | None) -> str:

@@ -107,6 +107,7 @@ class _Used:
         state: the last of them.
         with_steps: whether it is updated between steps; None if that is not known.
         of_loss: whether it is given the loss whose gradient is taken.
+        line: the first line of the script that updates it.
     """
 
     made: int
@@ -116,6 +117,7 @@ class _Used:
     state: bytes = b""
     with_steps: bool | None = None
     of_loss: bool = False
+    line: tuple[str, int, str] | None = None
 
 
 class _Metrics:
@@ -178,12 +180,15 @@ class _Metrics:
         of_metric = {"metric": number, "with_steps": used.with_steps, "of_loss": used.of_loss}
         count = getattr(metric, "count", None)
         counted = _number(count) or 0.0 if isinstance(count, Variable) else 0.0
-        return {**of_metric, "updating": bool(self.called), "counted": counted}
+        return {**of_metric, "updating": bool(self.called), "counted": counted, "updated": used.line}
 
     def average(self, original: Any, metric: Any, values: Any, *args: Any, **options: Any) -> Any:
         """Sees what a mean is given, before or after its gradient is taken."""
         self._averaged.append((metric, values))
         self._find_losses()
+        used = self._used.setdefault(metric, _Used(0))
+        if used.line is None and not self.inside_keras:
+            used.line = self._observer.line()
         return original(metric, values, *args, **options)
 
     def gradient(self, original: Any, tape: Any, target: Any, *args: Any, **options: Any) -> Any:

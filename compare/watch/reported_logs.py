@@ -46,12 +46,16 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
 
 
 def line_of(trace: Trace, ends: Sequence[int], like: Trace, wanted: Sequence[str]) -> tuple[str, int, str] | None:
-    """The first line of a script, as its file, number and text, that reports one of some numbers; None if unseen."""
+    """The first line of a script, as its file, number and text, that makes one of some numbers; None if unseen.
+
+    That is the one that updates a metric, or else the one that reports it, as where it measures both parts.
+    """
     names = names_by_metric(trace, ends, like)
     reported = (
         (each, names.get(each.metric) if each.kind else each.name) for each in _of_two_uses(trace.reported, ends)
     )
-    return next((each.line for each, name in reported if name in wanted and each.line), None)
+    lines = ((each.updated if each.metric >= 0 else None) or each.line for each, name in reported if name in wanted)
+    return next(filter(None, lines), None)
 
 
 def names_by_metric(trace: Trace, ends: Sequence[float], like: Trace) -> dict[int, str]:

@@ -266,7 +266,7 @@ class StageObserver(Observer):
             targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
             info = {"targets": len(targets), "penalties": len(penalties), "of": of}
             info["pairs"] = self._here.pairs if tf.executing_eagerly() else of_pairs(targets)
-            info["made"] = self.line(targets[0])
+            info["made"] = self.line(_of_examples(targets[0]) if penalties else targets[0])
             self._record("loss", info, [*targets, *penalties])
         gradients = super()._gradient(original, tape, target, sources, *args, **options)
         self._here.clip = None
@@ -525,6 +525,13 @@ class StageObserver(Observer):
         for number in self._seen:
             if (seen := self.seen(number)) is not None:
                 (folder / f"{number}-stages.pkl").write_bytes(pickled(seen))
+
+
+def _of_examples(loss: Any) -> Any:
+    """What a loss is before the model's own losses are added to it, as its graph tells; else the loss."""
+    while getattr(loss, "op", None) is not None and loss.op.type in ("AddV2", "AddN"):
+        loss = loss.op.inputs[0]
+    return loss
 
 
 def _takes_training(layer: Any) -> bool:

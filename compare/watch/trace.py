@@ -80,6 +80,7 @@ class Reported:
         with_steps: whether the metric is updated between steps, as one of validation is not; None if not known.
         of_loss: whether it is a mean of the loss whose gradient is taken.
         line: the line of the script that reports it: its file, number and text.
+        updated: the first line that updates the metric.
         updating: whether the metric was called, which updates it and gives its value whether or not anyone reads it.
         counted: how many values the metric is the mean of; 0 if it does not count them.
     """
@@ -95,6 +96,7 @@ class Reported:
     line: tuple[str, int, str] | None = None
     updating: bool = False
     counted: float = 0.0
+    updated: tuple[str, int, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -277,6 +277,7 @@ CAUSES = (
             rf"tf\.nn\.compute_average_loss\({ARGUMENT}, *global_batch_size *= *{ARGUMENT}\)": (
                 r"tf.nn.compute_average_loss(\2)"
             ),
+            rf"tf\.reduce_sum\({ARGUMENT}\) */ *[A-Za-z_]\w*": r"tf.nn.compute_average_loss(\2)",
         },
         recognised="The gradients of full batches are right. Those of short batches match if each example has a "
         "weight of one over the size of a full batch, or over another constant, which is measured in the first step "
