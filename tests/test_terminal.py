@@ -22,7 +22,7 @@ from compare.app.ready import Session
 from compare.errors import MAY_PASS, NO_MEMORY, NoVerdictError, RequestError, TrainerFailedError
 from compare.naming import Code
 from compare.options import request
-from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
+from compare.records import EPOCH_END, INITIAL, EpochRecord, Record, StepRecord
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.reporting import html, live, plots
 from compare.reporting.live import console_for, progress_line, waiting
@@ -114,6 +114,20 @@ def test_trainers_at_the_same_time_are_compared_whoever_is_ahead(ahead: str) -> 
     whose = "" if behind == "loop" else "loop: "
     assert first == f"epoch 1/2  2.0 s, 32 examples/s, {whose}weights equal"
     assert second == f"epoch 2/2  2.0 s, 32 examples/s, {whose}weight gap 1.0e+00 (norm) since epoch 2, step 1"
+
+
+@pytest.mark.parametrize(("end", "told"), [(4, []), (5, [("loop", (1, EPOCH_END))])])
+def test_a_loop_that_accumulates_by_hand_is_compared_at_the_ends_of_epochs(end: int, told: list[Any]) -> None:
+    def record(step: int, value: int) -> StepRecord:
+        return StepRecord(1, step, np.full((1, 1), value, np.uint64), np.full((1, 2), float(value)))
+
+    found: list[Any] = []
+    gap = RunningGap("fit", lambda *difference: found.append(difference))
+    for step, value in ((INITIAL, 1), (1, 2), (2, 4), (EPOCH_END, end)):
+        gap.see("loop", record(step, value))
+    for step, value in ((INITIAL, 1), (1, 1), (2, 2), (3, 2), (4, 4), (EPOCH_END, 4)):
+        gap.see("fit", record(step, value))
+    assert found == told
 
 
 def test_trainers_at_the_same_time_share_a_line_per_epoch_with_the_gap() -> None:

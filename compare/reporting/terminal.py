@@ -117,13 +117,18 @@ class RunningGap:
         self._ends: defaultdict[str, dict[int, np.ndarray]] = defaultdict(dict)
         self._compared: set[str] = set()
         self._first_difference: dict[str, Place] = {}
+        self._last, self._rests = np.zeros(0, np.uint64), False
         self._lock = threading.Lock()
 
     def see(self, trainer: str, record: StepRecord) -> None:
         """Compares a fingerprint with that of the same step by the reference or, if it is the reference, by all."""
         place, copies = (record.epoch, record.step), [copy.tobytes() for copy in record.hashes.T]
         with self._lock:
-            self._digests[trainer][place] = np.array([[[xxhash.xxh64_intdigest(copy) for copy in copies]]], np.uint64)
+            digest = np.array([[[xxhash.xxh64_intdigest(copy) for copy in copies]]], np.uint64)
+            self._digests[trainer][place] = digest
+            if trainer == self.reference:
+                self._rests |= record.step > INITIAL and np.array_equal(digest, self._last)
+                self._last = digest
             if record.step == EPOCH_END:
                 self._ends[trainer][record.epoch] = record.projections
             others = [name for name in self._digests if name != self.reference]
@@ -136,6 +141,8 @@ class RunningGap:
         own, expected = (self._digests[name].get(place) for name in (trainer, self.reference))
         if own is None or expected is None or trainer == self.reference:
             return False
+        if self._rests and place[1] > INITIAL:
+            return False  # it accumulates gradients, and the other may report one step where it reports several
         del self._digests[trainer][place]
         self._compared.add(trainer)
         if trainer in self._first_difference or not unequal(expected, own).any():
