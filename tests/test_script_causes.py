@@ -973,6 +973,14 @@ def test_examples_left_out_are_counted_to_the_end_of_the_epoch_whose_last_batch_
     assert has(cause, kind="tail-left-out", examples=12, never=12, of_all=20)
 
 
+def test_what_is_left_out_is_told_where_an_update_goes_on_with_the_next_epoch() -> None:
+    """As in a loop that accumulates, and keeps what is left for the next epoch."""
+    rows = [*ALL[:18], *ALL[:18]]
+    right, other = batched((8, 16, 20), ALL, {}, times=2), batched((8, 16, 24, 32), rows, {}, times=1)
+    (cause,) = found_causes(right, other, ends=(3, 6), step=3)
+    assert cause.id == "examples-dropped" and has(cause, kind="tail-left-out", examples=2, never=2, of_all=20)
+
+
 def test_the_line_of_a_data_set_of_fit_is_cited_that_leaves_out_the_short_batch() -> None:
     right = batched(ENDS[:2], ALL, {("drop_remainder", 8): CUT}, times=2)
     (cause,) = found_causes(right, batched((8, 16, 20), ALL, {}, times=2), ends=(2, 4), step=3)

@@ -55,12 +55,17 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         return None  # examples that the right side has never had
     first = example_rows(sides.right, epoch[0])
     unseen = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
-    if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first and unseen:
-        left = sum(len(example_rows(sides.right, step)) for step in epoch if step >= sides.step)
+    # A loop that accumulates may have some of an update's batches before it begins its next epoch.
+    both = next((i for i, pair in enumerate(zip(right, other, strict=False)) if pair[0] != pair[1]), 0)
+    begins = other[both:]
+    if len(epoch) > 1 and begins[: len(first)] == first[: len(begins)] and right != first and unseen:
+        left = sum(len(example_rows(sides.right, step)) for step in epoch if step >= sides.step) - both
         numbers = {"examples": left, "never": left, "of_all": len(all_right)}
         seen = Measurement.of("tail-left-out", side=sides.right_name, other=sides.other_name, **numbers)
         short = sides.step == epoch[-1] and len(right) < full
-        return "examples-dropped", Variant({}, seen, made=_leaving_out(sides.other, epoch[0], sides.step, short=short))
+        batches = parts_of_step(replace(sides, step=epoch[0]))[1] or 1
+        made = _leaving_out(sides.other, epoch[0], sides.step, short=short, parts=batches)
+        return "examples-dropped", Variant({}, seen, made=made)
     if again := [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]:
         seen = Measurement.of("had-again", examples=len(other), earlier_step=again[-1])
         return "examples-repeated", Variant({}, seen)
@@ -83,10 +88,15 @@ def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]
     return cause, Variant({}, Measurement(kind, seen.quantities), made=made)
 
 
-def _leaving_out(close_up: CloseUp, begin: int, end: int, *, short: bool) -> dict[str, Collection[float]]:
-    """The operations of a data set that leave out its end, and a short batch, where an epoch had these steps only."""
+def _leaving_out(
+    close_up: CloseUp, begin: int, end: int, *, short: bool, parts: int = 1
+) -> dict[str, Collection[float]]:
+    """The operations of a data set that leave out its end, and a short batch, where an epoch had these steps only.
+
+    A step may be made of several batches, its ``parts``.
+    """
     sizes = [len(example_rows(close_up, step)) for step in range(begin, end)]
-    return {"take": (len(sizes), sum(sizes)), "drop_remainder": sizes[:1] if short else ()}
+    return {"take": (len(sizes), sum(sizes)), "drop_remainder": [size // parts for size in sizes[:1]] if short else ()}
 
 
 def operation_of(close_up: CloseUp, step: int, variant: Variant) -> Source | None:
