@@ -218,6 +218,8 @@ def test_a_margin_is_for_several_seeds(tmp_path: Path, capsys: pytest.CaptureFix
     logs = [*seeds(tmp_path, "fit", 0), *seeds(tmp_path, "loop", 0.2)]
     status, verdict = run(tmp_path, *logs, options=["--margin", "val_loss=0.5"])
     assert (status, verdict["verdict"]) == (0, "alike")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "margins val_loss ±0.5; other numbers have none, and were not judged)" in said
     shutil.rmtree(tmp_path / "reports")
     capsys.readouterr()
     said = refused(capsys, tmp_path, "--logs", *logs, "--margin", "nosuch=1")
@@ -267,6 +269,7 @@ def test_logs_are_compared_from_python_too(tmp_path: Path) -> None:
 
 def test_times_are_no_metrics_and_the_epoch_may_be_called_Epoch(tmp_path: Path) -> None:
     names = "elapsed", "Elapsed Time", "train_time", "seconds", "duration_s", "samples_per_sec", "time_elapsed"
+    names += "step", "global_step", "Iterations"
     logs = []
     for first in (0, 1):
         times = {name: [first + 1.5, first + 2.5, first + 3.5] for name in names}

@@ -41,6 +41,7 @@ FOLDERS = {"": "", "train": "", "training": "", "val": "val_", "valid": "val_", 
 TIMES = re.compile(
     r"((epoch|step|train|training|total|wall|elapsed|run)_?)?(seconds|secs?|time|duration|elapsed|date|timestamp)"
     r"(_elapsed)?(_s|_\(s\))?|(epoch_)?(examples|samples|images|steps|batches)_per_(second|sec|s)|seed|trainer"
+    r"|(global_)?(step|iteration)s?"
 )
 """The columns that say when, not how well."""
 MISSING = ("", "NA", "N/A", "None", "null", "-")

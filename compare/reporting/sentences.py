@@ -238,7 +238,9 @@ def _study(comparison: Comparison, reference: str) -> str:
     assert study is not None
     margins = {test.metric: difference(test.margin, test.relative, "") for test in study.tests}
     listed = " and ".join(f"{name} ±{margin}" for name, margin in margins.items())
-    how = f"{study.seeds} seeds; margins {listed}"
+    others = any(gap.compared and name not in margins for name, gap in comparison.reporting.metrics.items())
+    only = "; other numbers have none, and were not judged" * (others and not comparison.weights_seen)
+    how = f"{study.seeds} seeds; margins {listed}{only}"
     divergence = f"for seed {comparison.seed}, {_divergence(training)}"
     failing: dict[str, list[int]] = {}
     for test in study.tests:
