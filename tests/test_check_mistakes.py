@@ -22,6 +22,11 @@ def labelled(**options):
     return tasks.experiment(load_data=load, regularize=True, **options)
 
 
+def dropped(**options):
+    """A layer with L2, and dropout."""
+    return tasks.experiment(regularize=True, dropout=True, **options)
+
+
 def taught(**options):
     """A student with batch normalization and dropout, a frozen teacher, and a metric that is a running mean."""
     import tensorflow as tf
@@ -378,6 +383,20 @@ def test_two_causes_of_the_gradients_are_named_together_with_remedies_for_one_re
     report = checker(labelled).check(SummedWithoutPenalty())
     assert {finding.id for finding in report.training} == {"loss-summed", "regularization-missing"}, report
     assert "strategy" not in "".join(finding.remedy for finding in report.findings)
+
+
+class InferenceWithoutPenalty(Loop):
+    def call(self, x):
+        return self.model(x, training=False)
+
+    def penalty(self):
+        return 0.0
+
+
+def test_the_cause_of_the_stage_that_differs_first_comes_first(tensorflow):
+    report = checker(dropped).check(InferenceWithoutPenalty())
+    assert report.comparison.training.first_difference.stage == "predictions"
+    assert [each.id for each in report.training] == ["training-flag-missing", "regularization-missing"], report
 
 
 # Remedies

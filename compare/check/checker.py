@@ -182,7 +182,8 @@ class Checker:
         weights = Difference(*self._inside.place(later)) if later else None
         names = self.reference.name, report.comparison.candidate
         lost = not_finite.of_step(names, both, located, (epoch, step), " of the check")
-        report = replace(report, findings=(*lost, *report.findings))
+        in_order = sorted(report.findings, key=lambda each: located.stage not in CATALOGUE[each.id].stages)
+        report = replace(report, findings=(*lost, *in_order))
         first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
         training = replace(training, first_difference=first)
         report = replace(report, comparison=replace(report.comparison, training=training))
