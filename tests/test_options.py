@@ -273,11 +273,6 @@ def test_no_script_and_no_log_ask_for_no_training(word: str, call: Callable[...,
         call(name="/")
 
 
-def test_python_names_an_option_that_does_not_exist() -> None:
-    with pytest.raises(RequestError, match=r"^compare\.run: .*'epoch'$"):
-        compare.run(epoch=3)
-
-
 def test_as_json_holds_every_option_as_a_plain_value() -> None:
     mine = SimpleNamespace(name="mine", train=print)
     asked = {"data_dir": Path("data"), "seeds": 2, "margin": ("val_loss=1%",)}

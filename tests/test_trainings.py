@@ -219,15 +219,19 @@ def test_what_has_no_fixed_shape_is_left_out_and_trainings_that_are_too_many_are
 
 def test_trainings_that_are_not_compared_are_said(tmp_path: Path) -> None:
     write_json(tmp_path / UNTRAINED, {"models": [], "optimizers": [], "further": ["model-4", "model-5"]})
-    run: Any = SimpleNamespace(folder=tmp_path, settings=SimpleNamespace(trainings=4))
+    run: Any = SimpleNamespace(folder=tmp_path, settings=SimpleNamespace(trainings=4), lingered=False)
     only_four = "a also trains model-4, model-5: only its first 4 trainings can be compared"
     assert _further(["a"], [run]) == [only_four]
     models = [SimpleNamespace(traces=[SimpleNamespace(last=3)])]
-    session: Any = SimpleNamespace(alone=False, options=SimpleNamespace(max_steps=3), models=models, stopped=False)
+    options = SimpleNamespace(max_steps=3)
+    session: Any = SimpleNamespace(names=["a"], alone=False, options=options, models=models, stopped=False)
     first = "only the first 3 steps are compared (--max-steps)"
     assert _cut(session, [run]) == [first]
     (tmp_path / ENOUGH).touch()
     assert _cut(session, [run]) == [f"{first}, and no training that begins after them"]
+    run.lingered = True
+    assert _cut(session, [run])[0] == "a was ended: its last line had run, and a thread of it went on"
+    run.lingered = False
     models[0].traces[0].last, session.stopped = 2, True
     assert _cut(session, [run]) == ["the scripts were ended where their weights differ (--stop-at-difference)"]
 
@@ -1010,7 +1014,7 @@ def test_what_a_script_does_that_begins_otherwise_when_it_is_run_again_is_not_kn
     session: Any = SimpleNamespace(alone=False, sides=[0, 1], names=["fit", "loop"], console=Console(quiet=True))
     session.settings = lambda side: Settings("", "", str(tmp_path / next(folders)), "")
     model = SimpleNamespace(traces=(trace(1), trace(1)), seen=lambda side, run: CloseUp({1: []}))
-    departure: Any = SimpleNamespace(step=1, end=3, noise=None, model=model)
+    departure: Any = SimpleNamespace(step=1, window=(1, 0), end=3, noise=None, model=model)
     (close,) = scripts_close_ups.close_ups(session, [departure])
     assert close.seen[0] is not None and (close.seen[1] is not None) == known
     assert [bool(error) for error in close.errors] == [False, not known]

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from PIL import Image
 
-from compare.check.causes import CATALOGUE, data, loss, not_finite, optimizer, reporting, step
+from compare.check.causes import CATALOGUE, data, loss, loss_of_examples, not_finite, optimizer, reporting, step
 from compare.check.causes.base import Cause
 from compare.records import replace_file
 from compare.reporting.html import environment
@@ -31,7 +31,7 @@ Data = Mapping[str, pd.DataFrame]
 
 FAMILIES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("Values that are not finite", not_finite.CAUSES),
-    ("From the examples' losses to one number", loss.CAUSES),
+    ("The loss of each example, and from there to one number", (*loss.CAUSES, *loss_of_examples.CAUSES)),
     ("The step: forward pass and gradients", step.CAUSES),
     ("The optimizer, its schedule and callbacks", optimizer.CAUSES),
     ("Which examples, which weights, and validation", data.CAUSES),
