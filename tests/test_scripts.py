@@ -212,7 +212,7 @@ def test_whichever_script_goes_on_counting_is_named(tmp_path: Path) -> None:
         result = compare.run(scripts=scripts, reports=tmp_path, name="-".join(names), quiet=True)
         (cause,) = result.causes
         assert (result.verdict, cause.id, cause.side) == ("different", "metrics-not-reset", "counts")
-        assert cause.source is not None and cause.source.text == "print(float(mean.result()))"
+        assert cause.source is not None and cause.source.text == "mean.update_state(value)"
 
 
 def test_scripts_from_new_processes_say_what_those_from_forks_say(
