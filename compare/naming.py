@@ -179,6 +179,11 @@ def refuse_margins(texts: Iterable[str], trainer: str, reported: Collection[str]
             raise RequestError(f"--margin {text}: {trainer} reports no {metric}, but {', '.join(reported)}")
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a name, as Python reads it from the system, is UTF-8 there."""
+    return not any("\udc80" <= each <= "\udcff" for each in text)
+
+
 def some(names: Sequence[str]) -> str:
     """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -17,6 +17,7 @@ from compare.naming import (
     absolute,
     is_file,
     is_folder_name,
+    is_utf8,
     label,
     margin,
     plain,
@@ -111,7 +112,7 @@ class Request:
     def _refuse(self) -> None:
         """Refuse values that are impossible together."""
         if self.name is not None and not is_folder_name(self.name):
-            no_text = isinstance(self.name, str) and any("\udc80" <= c <= "\udcff" for c in self.name)
+            no_text = isinstance(self.name, str) and not is_utf8(self.name)
             advice = "this locale (LC_ALL, LANG) cannot read it; " if no_text else ""
             advice = "it is the name of a page beside the runs; " if self.name in PAGES_OF_RUNS else advice
             raise RequestError(

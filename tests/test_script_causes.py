@@ -256,14 +256,16 @@ def test_labels_that_are_to_be_the_inputs_are_shuffled_apart_by_the_side_whose_a
         assert found.measurements["side"] == side
 
 
+def drawn(close_up: CloseUp, *state: int) -> CloseUp:
+    """The same step with the seed of a layer, and how many times it has drawn."""
+    event = Event("seeds", 0, {"layers": ["sampling"]}, [np.array(state, np.uint32)])
+    return replace(close_up, steps={STEP: [*close_up.steps[STEP], event]})
+
+
 @pytest.mark.parametrize(("seed", "times", "said"), [(3, 5, True), (3, 6, False), (4, 5, False)])
 def test_a_layer_that_has_drawn_more_often_is_a_hint_where_predictions_differ(
     seed: int, times: int, said: bool
 ) -> None:
-    def drawn(close_up: CloseUp, *state: int) -> CloseUp:
-        event = Event("seeds", 0, {"layers": ["sampling"]}, [np.array(state, np.uint32)])
-        return replace(close_up, steps={STEP: [*close_up.steps[STEP], event]})
-
     right, other = drawn(RIGHT, 3, 6), drawn(linear_step(offset=1.0), seed, times)
     given = replace(sides(other), close_ups=(right, other))
     found = [each for each in hints(locate(right, other, [], STEP, NAMES), given) if each.kind == "drawn-more-often"]
@@ -282,10 +284,6 @@ def test_a_layer_that_has_drawn_more_often_is_a_hint_where_predictions_differ(
 def test_draws_of_a_model_in_training_mode_between_steps_are_told_with_their_line(
     times: int, lines: tuple[int | None, int | None], kind: str
 ) -> None:
-    def drawn(close_up: CloseUp, *state: int) -> CloseUp:
-        event = Event("seeds", 0, {"layers": ["sampling"]}, [np.array(state, np.uint32)])
-        return replace(close_up, steps={STEP: [*close_up.steps[STEP], event]})
-
     right, other = drawn(RIGHT, 3, 6), drawn(linear_step(offset=1.0), 3, times)
     given = replace(sides(other), close_ups=(right, other))
     untaped = [None if line is None else ("loop.py", line, "model(x, training=True)") for line in lines]

@@ -87,6 +87,6 @@ def _refuse(run: Path) -> None:
         refuse_folder(run / name)
     if missing := html.lost(run):
         raise RequestError(
-            f"{run}: its page would lose what it shows of {' and '.join(missing)}, no longer a file of that folder; "
-            "put it back, or delete report.html to draw it without them"
+            f"{run}: its page would lose what it shows of {' and '.join(missing)}, which that folder no longer has as "
+            "plain files; put them back, or delete report.html to draw it without them"
         )

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from compare.app.provenance import code
 from compare.errors import RequestError, StorageError
-from compare.naming import absolute, printable, shown_path
+from compare.naming import absolute, is_utf8, printable, shown_path
 from compare.options import as_json
 from compare.records.files import umask
 from compare.records.model import RecordError
@@ -29,7 +29,7 @@ def claimed(options: Request) -> Iterator[Path]:
     The options are on disk before the body of the ``with`` statement runs.
     """
     reports = absolute(options.reports)
-    if isinstance(options, Task) and any("\udc80" <= each <= "\udcff" for each in str(reports)):
+    if isinstance(options, Task) and not is_utf8(str(reports)):
         why = "TensorFlow saves no checkpoints in a folder whose path is not UTF-8; give another one"
         raise RequestError(f"--reports {printable(str(reports))}: {why}")
     new = [each for each in (reports, *reports.parents) if not os.path.exists(each)]

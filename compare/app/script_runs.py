@@ -39,7 +39,7 @@ from compare.watch.trace import ENOUGH, FAILED, OTHERS, OVER, Trace, steps_made
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0
-"""Time that a script has to end after its last line, or when its trainings have made their steps; then it is asked."""
+"""Time that a script has to end after its last line, or the last step that counts; then it is asked to."""
 ENDING = (signal.SIGINT, 2.0), (signal.SIGTERM, 2.0), (getattr(signal, "SIGKILL", signal.SIGTERM), math.inf)
 """How a script is asked to end, and how long it has for that."""
 START_METHOD = "FIT_VS_LOOP_START_METHOD"

@@ -62,8 +62,9 @@ class Departure:
     @property
     def begin(self) -> int:
         """The first of the steps after which weights were seen next at ``step``: one call may make several."""
-        known = [{0, *trace.steps["step"].tolist()} for trace in self.model.traces]
-        return max((step for step in known[0] & known[1] if step < self.step), default=0) + 1
+        first, second = (trace.steps["step"] for trace in self.model.traces)
+        known = np.intersect1d(first, second)
+        return int(known[known < self.step].max(initial=INITIAL)) + 1
 
     @property
     def window(self) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from compare.engine.preflight import CANNOT_RUN
 from compare.naming import INDEX, TOGETHER, label, log_name, printable, shown_path
 from compare.records import RecordError, read_file, replace_file
+from compare.records.codec import decode
 from compare.records.run_json import read_run
 from compare.reporting import svg
 from compare.reporting.numbers import difference, interval
@@ -191,7 +192,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
     causes = [cause.id for each in comparisons for cause in each.causes]
     failures = [each.failure for each in comparisons if each.failure]
     failures = [*{each.side: each for each in failures}.values()] or [
-        Failure(**each) for each in run.get("failures", [])
+        decode(Failure, each) for each in run.get("failures", [])
     ]
     failed = bool(options.get("scripts") and failures and not comparisons)
     word = verdict.verdict if verdict else "failed" if failed else "unfinished"

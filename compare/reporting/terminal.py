@@ -141,9 +141,9 @@ class RunningGap:
         own, expected = (self._digests[name].get(place) for name in (trainer, self.reference))
         if own is None or expected is None or trainer == self.reference:
             return False
+        del self._digests[trainer][place]
         if self._rests and place[1] > INITIAL:
             return False  # it accumulates gradients, and the other may report one step where it reports several
-        del self._digests[trainer][place]
         self._compared.add(trainer)
         if trainer in self._first_difference or not unequal(expected, own).any():
             return False

@@ -148,7 +148,7 @@ def pairs(recorded: Recorded) -> list[Pair]:
     """Pair each candidate with the reference, and each trainer with the run named by ``--baseline``."""
     run, records = recorded.run, _by_trainer(recorded.records)
     reference, *candidates = run.trainers or [""]
-    failures = {each["side"]: Failure(**each) for each in run.failures or ()}
+    failures = {each["side"]: decode(Failure, each) for each in run.failures or ()}
     paired: list[Pair] = []
     for name in candidates:
         failure = failures.get("") or failures.get(reference) or failures.get(name)

@@ -43,11 +43,8 @@ class EpochEnds:
 
     def own_of(self, trace: Trace) -> tuple[int, ...]:
         """The ends of a loop's own epochs where it makes fewer steps in each of as many; else these."""
-        own = (
-            EpochEnds.of(trace).ends
-            if trace.whole and not trace.epochs and trace.last < max(self.ends, default=0)
-            else ()
-        )
+        fewer = trace.whole and not trace.epochs and trace.last < max(self.ends, default=0)
+        own = EpochEnds.of(trace).ends if fewer else ()
         return own if len(own) == len(self.ends) else self.ends
 
     @classmethod
