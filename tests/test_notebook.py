@@ -72,7 +72,7 @@ def test_a_line_in_a_notebook_is_updated_and_not_repeated(monkeypatch: pytest.Mo
         with jupyter.progress(console, name, range(1, 3), 2, 8, gap) as line:
             for epoch in (1, 2):
                 for step in (1, 2, EPOCH_END):
-                    weights = np.array([[hashed + 10 * step]], np.uint64)
+                    weights = np.array([[hashed + 10 * (step + 1)]], np.uint64)
                     line(StepRecord(epoch, step, weights, np.array([[1.0, hashed]])))
                 line(EpochRecord(epoch, {"loss": 0.5}, 1.0, 8.0))
             line(StepRecord(2, EPOCH_END, np.array([[hashed]], np.uint64), np.array([[1.0, hashed]])))  # of its end
