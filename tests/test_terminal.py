@@ -170,14 +170,29 @@ def test_a_watcher_sees_that_weights_are_equal_until_they_differ() -> None:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_in_a_log_it_is_said_now_and_then_what_is_waited_for(monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
-    monkeypatch.setattr(live, "SECONDS_PER_LINE", 0.05)
+    monkeypatch.setattr(live, "FIRST_PAUSE", 0.05)
     file = io.StringIO()
     with waiting(console_for(file, quiet=quiet), "my_loop [1].py: step 3"):
-        time.sleep(0.5)
+        time.sleep(1.0)
     said = file.getvalue()
     assert (said == "") if quiet else said.startswith("my_loop [1].py: step 3 … 0 s\n")
+    assert said.count("\n") in ((0,) if quiet else range(2, 5)), "after 0.05, 0.15, 0.35, and 0.75 s"
     time.sleep(0.2)
     assert file.getvalue() == said
+
+
+def test_in_a_log_nothing_is_said_of_a_training_that_says_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "FIRST_PAUSE", 0.4)
+    file = io.StringIO()
+    console = console_for(file, quiet=False)
+    with TrainerProgress(console, "fit", range(1, 9), 2, 32) as progress:
+        for epoch in range(1, 7):
+            progress(EpochRecord(epoch, {"loss": 0.5}, 1.0, 8.0))
+            time.sleep(0.1)
+        assert file.getvalue().count("\n") == 6, "of the epochs"
+        time.sleep(0.6)
+    *_, epoch, waited = file.getvalue().splitlines()
+    assert epoch.startswith("fit  epoch 6/8") and waited.startswith("fit  epoch 7/8  ━") and " 75%" in waited
 
 
 @pytest.mark.parametrize("columns", [20, 39, 79, 99, 119, 200])

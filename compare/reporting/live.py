@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleRenderable, Group, RenderHook
 from rich.live import Live
 from rich.text import Text
 
 from compare.naming import printable
 
 REFRESHES_PER_SECOND = 4
-SECONDS_PER_LINE = 60.0
-"""Between lines that say what is being waited for, where no line can move, as in the log of a CI job."""
+FIRST_PAUSE, LONGEST_PAUSE = 10.0, 60.0
+"""Seconds without a word after which a line is printed where none can move."""
 UNLIMITED = 10_000
 """Columns of a file or pipe: nothing that is printed there is cut."""
 USUAL_WIDTH = 80
@@ -49,15 +49,26 @@ Line = Callable[[int], str]
 """Gives a line for a number of columns; called in another thread."""
 
 
+class _Silence(RenderHook):
+    """Knows since when a console has printed nothing."""
+
+    def __init__(self) -> None:
+        self.since = time.monotonic()
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        self.since = time.monotonic()
+        return renderables
+
+
 @contextmanager
 def live_line(console: Console, *lines: Line) -> Iterator[None]:
-    """Shows lines below what is printed, drawn again four times a second; does nothing where no terminal is."""
-    if not _moves(console):
-        yield
-        return
+    """Shows lines below what is printed, drawn again four times a second.
 
-    def drawn(line: Line) -> Text:
-        columns = console.width - 3  # room for the ^C that a terminal echoes, and none to wrap in
+    Where no terminal is, as in the log of a CI job, they are printed once nothing else was for 10 s, then for 20, for
+    40, and from then on for each minute.
+    """
+
+    def drawn(line: Line, columns: int) -> Text:
         text = line(columns)[:columns]
         if not console.encoding.startswith("utf"):
             text = text.translate(PLAIN).encode(console.encoding, "replace").decode(console.encoding)
@@ -66,50 +77,56 @@ def live_line(console: Console, *lines: Line) -> Iterator[None]:
         shown.highlight_regex(f"{EMPTY}+", "dim")
         return shown
 
-    # What TensorFlow logs to stderr goes to a file in the command; Rich would print it here, and do so ever after.
-    with Live(
-        get_renderable=lambda: Group(*map(drawn, lines)),
-        console=console,
-        refresh_per_second=REFRESHES_PER_SECOND,
-        transient=True,
-        redirect_stderr=os.isatty(2),
-    ):
-        yield
-
-
-@contextmanager
-def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
-    """Shows what the user waits for, in a few words or a function that gives them, and since when.
-
-    In a terminal the line moves; elsewhere it is printed once a minute.
-    """
-    began = time.monotonic()
-
-    def words() -> str:
-        return what if isinstance(what, str) else what()
-
-    def line(columns: int) -> str:
-        seconds = time.monotonic() - began
-        spinner = SPINNER[int(seconds * REFRESHES_PER_SECOND) % len(SPINNER)]
-        return f"{spinner} {_shortened(words(), columns - 12)} … {seconds:.0f} s"
-
-    if console.quiet or _moves(console):
-        with live_line(console, line):
+    if _moves(console):
+        # Room for the ^C that a terminal echoes, and none to wrap in. What TensorFlow logs to stderr goes to a file in
+        # the command; Rich would print it here, and do so ever after.
+        with Live(
+            get_renderable=lambda: Group(*(drawn(line, console.width - 3) for line in lines)),
+            console=console,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            transient=True,
+            redirect_stderr=os.isatty(2),
+        ):
             yield
         return
-    over = threading.Event()
 
-    def each_minute() -> None:
-        while not over.wait(SECONDS_PER_LINE):
-            console.print(Text(printable(f"{words()} … {time.monotonic() - began:.0f} s")), soft_wrap=True)
+    over, silence = threading.Event(), _Silence()
 
-    thread = threading.Thread(target=each_minute, daemon=True)
+    def print_in_silence() -> None:
+        pause = FIRST_PAUSE
+        while not over.wait(silence.since + pause - time.monotonic()):
+            if time.monotonic() >= silence.since + pause:
+                for line in lines:
+                    console.print(drawn(line, UNLIMITED), soft_wrap=True)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    if console.quiet:
+        yield
+        return
+    console.push_render_hook(silence)
+    thread = threading.Thread(target=print_in_silence, daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()  # nothing is said of it after its end
+        console.pop_render_hook()
+
+
+@contextmanager
+def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
+    """Shows what the user waits for, in a few words or a function that gives them, and since when."""
+    began = time.monotonic()
+
+    def line(columns: int) -> str:
+        seconds = time.monotonic() - began
+        spinner = f"{SPINNER[int(seconds * REFRESHES_PER_SECOND) % len(SPINNER)]} " if _moves(console) else ""
+        words = printable(what if isinstance(what, str) else what())
+        return f"{spinner}{_shortened(words, columns - 12)} … {seconds:.0f} s"
+
+    with live_line(console, line):
+        yield
 
 
 def progress_line(columns: int, head: str, fraction: float, rate: float | None, left: float | None, note: str) -> str:
