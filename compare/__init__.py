@@ -204,7 +204,9 @@ def load(folder: str | Path) -> Result:
     except RecordError as error:
         if (folder / "verdict.json").exists():
             raise
-        raise RequestError(f"{shown_path(folder)}: no run with a verdict is there: {error}") from None
+        within = sorted(each.parent.name for each in folder.glob("*/verdict.json"))
+        what = f"it is a folder of runs: give one of them, such as {within[0]}" if within else f"{error}"
+        raise RequestError(f"{shown_path(folder)}: no run with a verdict is there: {what}") from None
     return Result(folder, word)
 
 

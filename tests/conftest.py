@@ -22,6 +22,11 @@ def no_verdict_contradicts_its_numbers():
     contradictions.install()
 
 
+@pytest.fixture(autouse=True)
+def no_line_is_printed_because_a_test_is_slow(monkeypatch):
+    monkeypatch.setattr("compare.reporting.live.FIRST_PAUSE", 600.0)
+
+
 @pytest.fixture(scope="session")
 def tensorflow():
     """TensorFlow, with four logical CPU devices."""

@@ -520,6 +520,14 @@ def test_a_bad_option_is_named(refuse: Refuse, tmp_path: Path, arguments: list[s
     assert not (tmp_path / "reports").exists()
 
 
+def test_a_script_that_is_no_python_is_refused_at_once(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import time\n\nfor i in range(3)\n    print(i)\n")
+    assert (
+        refuse("--scripts", "mine.py", "bad.py") == "bad.py cannot be run: SyntaxError: expected ':' (bad.py, line 3)"
+    )
+    assert not (tmp_path / "reports").exists()
+
+
 # Names of trainers and experiments
 
 
@@ -583,6 +591,16 @@ def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
     message = message.replace("FILE", str(tmp_path / "broken.py"))
     assert refuse("--trainers", "broken.py:Loop", "mine.py:Loop") == message
     assert refuse("--experiment", "broken.py", "--trainers", "mine.py:Loop", "mine.py:Loop") == message
+
+
+def test_a_module_that_is_beside_the_folder_of_a_file_is_found_by_advice(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "task.py").write_text("import my_models.cnn\n")
+    said = refuse("--experiment", "tests/task.py")
+    assert "No module named 'my_models' (" in said and "PYTHONPATH" not in said
+    (tmp_path / "my_models").mkdir()
+    (tmp_path / "my_models" / "cnn.py").write_text("import no_such_package\n")
+    assert refuse("--experiment", "tests/task.py").endswith("; run it with PYTHONPATH=.")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ from compare.reporting.page_tables import repeat_command
 from compare.reporting.run_files import RunFiles
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.exact import compare_records
+from compare.verdict.findings import Source
 from compare.verdict.model import Comparison, Difference, Failure, MetricGap, Reporting, Training, Verdict
 from scripts.pages import traps
 
@@ -863,9 +864,11 @@ def test_a_loaded_result_names_causes_and_the_first_difference(tmp_path: Path) -
     assert where is not None and (where.epoch, where.step, where.stage, result.stage) == (2, 2, None, None)
     verdict = Verdict.read(folder / "verdict.json")
     *others, mine = verdict.comparisons
-    looked_into = dataclasses.replace(mine, stages_at=Difference(1, 1, stage="loss", where=""))
+    located = tuple(dataclasses.replace(each, source=Source("my.py", 14, "loss = f(y)")) for each in mine.causes)
+    looked_into = dataclasses.replace(mine, stages_at=Difference(1, 1, stage="loss", where=""), causes=located)
     dataclasses.replace(verdict, comparisons=(*others, looked_into)).write(folder / "verdict.json")
-    assert compare.load(folder).stage == "loss"
+    assert compare.load(folder).stage == "loss" and compare.load(folder).causes[0].source == located[0].source
+    assert "<code>at my.py:14: loss = f(y)</code>" in compare.load(folder)._repr_html_()
     same = compare.load(recorded.identical(tmp_path / "same"))
     assert (same.causes, same.first_difference, same.stage) == ([], None, None)
 
@@ -936,6 +939,8 @@ def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
     assert "a\\x1b[31m\\nb: no run" in str(refused.value) and str(refused.value).isprintable()
     write_checked(tmp_path / "run.json", {"options": {}})
     write_verdict(tmp_path / "verdict.json", {"verdict": "yes"})
+    with pytest.raises(compare.RequestError, match=f"a folder of runs: give one of them, such as {tmp_path.name}$"):
+        compare.load(tmp_path.parent)
     with pytest.raises(compare.RequestError, match="has no verdict"):
         compare.load(tmp_path)
     (tmp_path / "verdict.json").write_text((tmp_path / "verdict.json").read_text().replace("yes", "yet"))

@@ -54,6 +54,7 @@ def test_the_notebook_gives_its_committed_outputs(tmp_path: Path) -> None:
     for notebook in (copy, NOTEBOOK):
         shown, _ = outputs(notebook, "execute_result", "text/html")
         assert "<strong>regularization-missing</strong>" in shown and "tf.add_n(model.losses)" in shown
+        assert "predictions agree; the loss does not" in shown and "<code>at notebook cell:21: " in shown
         assert "data:image/png;base64," in shown
     assert "INFO" not in NOTEBOOK.read_text() and "/tmp/" not in NOTEBOOK.read_text()
 

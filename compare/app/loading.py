@@ -7,7 +7,7 @@ import importlib.util
 import math
 import reprlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
@@ -143,7 +143,7 @@ def _file_module(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look there
     _put_first(path.resolve().parent)
-    with _importing(shown_path(path)):
+    with _importing(shown_path(path), [Path.cwd(), *path.resolve().parents]):
         spec.loader.exec_module(module)
     return module
 
@@ -169,12 +169,20 @@ def _put_first(folder: Path) -> None:
 
 
 @contextmanager
-def _importing(what: str) -> Iterator[None]:
-    """Converts what user code raises when it is imported to a RequestError, or a NoVerdictError if it would exit."""
+def _importing(what: str, folders: Sequence[Path] = ()) -> Iterator[None]:
+    """Converts what user code raises when it is imported to a RequestError, or a NoVerdictError if it would exit.
+
+    Where it misses a module that is in one of the folders, the error says so.
+    """
     with without_exit(f"importing {what}"):
         try:
             yield
         except Exception as error:
-            own = isinstance(error, ModuleNotFoundError) and what.partition(".")[0] == error.name
-            remedy = "; give its file, or the folder that it is in as PYTHONPATH" if own else ""
+            missed = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+            having = (each for each in folders if (each / f"{missed}.py").is_file() or (each / missed).is_dir())
+            remedy = ""
+            if missed and missed == what.partition(".")[0]:
+                remedy = "; give its file, or the folder that it is in as PYTHONPATH"
+            elif missed and (folder := next(having, None)):
+                remedy = f"; run it with PYTHONPATH={shown_path(folder)}"
             raise RequestError(f"{what} cannot be imported: {describe(error)}{remedy}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from compare.errors import RequestError
 from compare.modes import Scripts
 from compare.naming import distinct, plain, printable, refuse_missing
 from compare.request import keras_of_the_environment
+from compare.user_errors import describe
 
 T = TypeVar("T")
 
@@ -78,8 +80,23 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
             script, of_commit = _checked_out(options.commits[number], script, work / f"commit-{number + 1}")
         name = distinct(printable(Path(script).stem) + ends[number], [each.name for each in sides])
         source = as_python(script, work / f"notebook-{number}.py")
+        if pythons[number] == sys.executable:
+            _refuse_what_is_no_python(script, source)
         sides.append(Side(name, script, source, pythons[number], versions[number], replicas[number], **of_commit))
     return sides
+
+
+def _refuse_what_is_no_python(script: str, source: str) -> None:
+    """Says at once what Python would say once TensorFlow is imported.
+
+    Raises:
+        RequestError: if the script has a syntax error.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            compile(Path(source).read_bytes(), script, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise RequestError(f"{printable(script)} cannot be run: {describe(error)}") from None
 
 
 def _for_each(given: Sequence[T], count: int) -> list[T]:
