@@ -36,7 +36,7 @@ from compare.naming import distinct
 from compare.patching import undone
 from compare.user_errors import describe
 from compare.verdict.rounding import UNIT
-from compare.watch.alike import InitialWeights
+from compare.watch.alike import InitialWeights, _seeds_by_creation
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import EnoughSteps
@@ -924,6 +924,29 @@ def test_gradients_are_known_by_their_name_in_any_order(tensorflow: Any) -> None
     seen = observer.seen(0)
     assert seen is not None and [each.tolist() for each in seen.arrays(1, "gradients")] == [0.5, [6.0]]
     assert told == [(optimizer, gradients, [weights])]
+
+
+def test_an_initializer_takes_no_seed_from_the_layers(tensorflow: Any) -> None:
+    seeds = []
+    with undone():
+        _seeds_by_creation()
+        for before in (False, True):
+            if before:
+                keras.initializers.TruncatedNormal()
+            seeds.append(keras.layers.Dropout(0.5).seed_generator.state.numpy()[0])
+    assert seeds[1] == seeds[0] + 1
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_gradients_that_an_optimizer_is_given_as_rows_are_seen(tensorflow: Any, dense: bool) -> None:
+    with watched(close_up=((1, 9),)) as observer:
+        table, optimizer = tf.Variable(tf.ones((3, 2))), keras.optimizers.SGD(0.1)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [1, 1]))
+        gradient = tape.gradient(loss, table)
+        optimizer.apply([tf.convert_to_tensor(gradient) if dense else gradient], [table])
+    seen = observer.seen(0)
+    assert seen is not None and [each.info["in_rows"] for each in seen.of(1, "gradients")] == [[] if dense else [0]]
 
 
 def test_how_often_a_layer_has_drawn_before_a_step_is_recorded(tensorflow: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compare.check import hints as found_hints
-from compare.check import recorded
+from compare.check import recorded, words
 from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies, name_left
 from compare.check.sides import Sides
@@ -864,6 +864,45 @@ def test_random_numbers_that_were_seen_are_said_only_if_they_differ_before_the_s
     traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn={NORMAL: [way]})
     both = replace(both, traces=traces, close_ups=(drawing(both.right, [1]), both.other))
     assert kinds(locate(*both.close_ups, [TWIN], STEP, NAMES), both) == ["drawn-otherwise"] * said
+
+
+def test_random_numbers_of_another_shape_are_said_to_be_that() -> None:
+    def drawing(close_up: CloseUp, rows: Sequence[int], shape: list[int]) -> CloseUp:
+        info = {"name": NORMAL, "shape": shape, "line": ("loop.py", 7, "tf.random.normal([n])")}
+        return replace(close_up, steps={STEP: [Event("drawn", 0, info, [], rows), *close_up.steps[STEP]]})
+
+    both = sides(drawing(linear_step(times=0.5), [7], [1]))
+    traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn={NORMAL: ["graph"]})
+    both = replace(both, traces=traces, close_ups=(drawing(both.right, [1], [16]), both.other))
+    (found,) = found_hints.hints(locate(*both.close_ups, [TWIN], STEP, NAMES), both)
+    assert words.said(found) == (
+        f"loop draws numbers of shape [1] by {NORMAL} in this step, fit of shape [16], so they are others "
+        "(loop.py:7: tf.random.normal([n]))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("in_rows", "where", "said"),
+    [
+        (([0], []), "dense/kernel", ["fit"]),
+        (([], [0]), "dense/kernel", ["loop"]),
+        (([0], [0]), "dense/kernel", []),
+        (([0], []), "dense/bias", []),
+        (([0], []), "dense/kernel, dense/bias", []),
+        (([0], []), "", []),
+    ],
+)
+def test_gradients_in_rows_are_said_where_only_their_variables_are_changed_otherwise(
+    in_rows: tuple[list[int], list[int]], where: str, said: list[str]
+) -> None:
+    info = {"positions": [0, 1], "given": None}
+    close_ups = [
+        CloseUp({STEP: [Event("gradients", 0, info | {"in_rows": each}, [np.asarray(0.1), np.ones(3), np.ones(1)])]})
+        for each in in_rows
+    ]
+    both = replace(sides(linear_step()), close_ups=tuple(close_ups))
+    found = [each for each in hints(Located(STEP, "update", where), both) if each["kind"] == "in-rows"]
+    assert [each["side"] for each in found] == said
 
 
 def test_examples_that_are_made_from_random_numbers_are_said_to_be_that() -> None:

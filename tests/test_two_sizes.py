@@ -211,19 +211,21 @@ def test_the_first_size_is_kept_if_the_second_cannot_be_compared(
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_gradients_that_are_never_set_back_are_said(kept: bool) -> None:
-    def made(*gradients: tuple[float, float]) -> CloseUp:
+@pytest.mark.parametrize("seen", [(StageValues("loss", True, 0.0, 0.0),), ()])
+def test_gradients_that_are_never_set_back_are_said(kept: bool, seen: tuple[StageValues, ...]) -> None:
+    def made(*gradients: tuple[float, float], rounding: float = 0.0) -> CloseUp:
         steps = {}
         for step, (one, two) in enumerate(gradients, start=1):
-            info = {"positions": [0, 1], "given": None, "line": ("loop.py", 7, "optimizer.apply(total, variables)")}
-            arrays = [np.asarray(0.1), np.full(2, one), np.full(2, two)]
-            sketched = [np.full(4, one), np.full(4, two)]
+            info = {"positions": [0, 1, 2], "given": None, "line": ("loop.py", 7, "optimizer.apply(total, variables)")}
+            arrays = [np.asarray(0.1), np.full(2, one), np.full(2, two), np.full(2, rounding)]
+            sketched = [np.full(4, one), np.full(4, two), np.full(4, rounding)]
             steps[step] = [Event("gradients", 0, info, arrays), Event("sketch", 0, info, sketched)]
         return CloseUp(steps)
 
-    right, other = made((1.0, 2.0), (3.0, 1.0)), made((1.0, 2.0), (4.0, 3.0 if kept else 3.1))
+    # Of the third variable, all is rounding.
+    right, other = made((1.0, 2.0), (3.0, 1.0)), made((1.0, 2.0), (4.0, 3.0 if kept else 3.1), rounding=1e-9)
     both = replace(sides(RIGHT), close_ups=(right, other), step=2)
-    located = Located(2, "gradients", stages=(StageValues("loss", True, 0.0, 0.0),))
+    located = Located(2, "gradients", stages=seen)
     found = hints(located, both)
     assert [each.kind for each in found] == ["gradients-kept"] * kept
     if kept:

@@ -59,17 +59,15 @@ FAR = 1000
 
 def hints(located: Located, sides: Sides) -> list[Measurement]:
     """What was seen that may explain a difference without proving it."""
-    found = []
-    made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
-    shared = len([event for event in sides.other.of(sides.step, "gradients") if event.replica == 0])
-    if located.stage == UPDATE and made[0] > made[1] and shared < made[0]:  # they do not share each step
-        found.append(Measurement.of("optimizers-in-turn", optimizers=made[0]))
+    found: list[Measurement] = []
+    if located.stage == UPDATE:
+        found += _hints_on_updates(located, sides)
     if located.stage == EXAMPLES:
         found += [*_hints_on_labels(sides), *_hints_on_examples(sides)]
     if located.stage in (LOSS, UPDATE) and (calls := calls_of(sides.other, sides.step) or 1) > 1:
         found.insert(0, Measurement.of("applied-times", times=calls))
-    if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
-        found += [*_hints_on_gradients(sides), *_hints_on_limits(sides)]
+    if located.stage == GRADIENTS:
+        found += _hints_on_gradients(located, sides)
     if located.stage != UPDATE and (again := made_again(sides)):
         found.append(again)
     if sides.other_trace.never_changes:
@@ -190,13 +188,27 @@ def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:
     one, another = numbers
     # Where one side has drawn all that the other has, and goes on, the numbers are the same.
     if apart := [name for name in seen if not (one[name] <= another[name] or one[name] >= another[name])]:
-        yield Measurement.of("drawn-otherwise", functions=apart)
+        yield _of_other_shapes(sides, apart[0]) or Measurement.of("drawn-otherwise", functions=apart)
     elif other_ways := [name for name in both if name not in seen and set(drawn[0][name]) != set(drawn[1][name])]:
         yield Measurement.of("drawn", functions=other_ways)
     for i, (name, close_up) in enumerate(((sides.other_name, sides.other), (sides.right_name, sides.right))):
         late = _drawn_for_loss(close_up, sides.step) if stage == LOSS else drawn[i]
         if (alone := [each for each in drawn[i] if each in late]) and not drawn[1 - i]:
             yield Measurement.of("calls-alone", side=name, functions=alone)
+
+
+def _of_other_shapes(sides: Sides, name: str) -> Measurement | None:
+    """What says that a function was asked for numbers of another shape on each side, which are others by that."""
+    drawn = [
+        [each for each in side.of(sides.step, "drawn") if each.info["name"] == name]
+        for side in (sides.right, sides.other)
+    ]
+    for right, other in zip(*drawn, strict=False):
+        if (shapes := (other.info.get("shape"), right.info.get("shape")))[0] != shapes[1]:
+            line = Source.of(other.info.get("line"))
+            numbers = {"function": name, "shape": str(shapes[0]), "other_shape": str(shapes[1])}
+            return Measurement.of("drawn-in-other-shape", **numbers, line=str(line) if line else None)
+    return None
 
 
 def _drawn_for_loss(close_up: CloseUp, step: int) -> set[str]:
@@ -270,8 +282,14 @@ def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:
             yield Measurement.of("limits-alone", side=side, line=own)
 
 
-def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
-    """One factor of all gradients, or a part that is missing from some, such as that of a penalty."""
+def _hints_on_gradients(located: Located, sides: Sides) -> Iterator[Measurement]:
+    """Those of the step before, or where losses agree a factor, a limit, or a part that is missing, as of a penalty."""
+    if _keeps_gradients(sides):
+        yield Measurement.of("gradients-kept", step=sides.step, line=_line_of(sides.other, sides.step, GRADIENTS))
+        return
+    if (loss := located.of(LOSS)) is None or loss.gap is None:
+        return
+    yield from _hints_on_limits(sides)
     right, other = both_gradients(sides)
     names = [variable.name for variable in sides.right_trace.variables]
     if more := sorted(other.keys() - right.keys()) if right else []:
@@ -280,9 +298,6 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
         return
     if factor := factor_of_gradients(sides):
         yield Measurement.of("gradients-have-factor", factor=factor)
-        return
-    if _keeps_gradients(sides):
-        yield Measurement.of("gradients-kept", step=sides.step, line=_line_of(sides.other, sides.step, GRADIENTS))
         return
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
@@ -295,6 +310,23 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
         line = _line_of(sides.other, sides.step, GRADIENTS)
         variables = [names[i] for i in off]
         yield Measurement.of("weights-added", factor=factor, variables=variables, penalized=False, line=line)
+
+
+def _hints_on_updates(located: Located, sides: Sides) -> Iterator[Measurement]:
+    """Optimizers in turn; gradients given as rows by one side alone, if only their variables are changed otherwise."""
+    made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
+    shared = len([event for event in sides.other.of(sides.step, "gradients") if event.replica == 0])
+    if made[0] > made[1] and shared < made[0]:  # they do not share each step
+        yield Measurement.of("optimizers-in-turn", optimizers=made[0])
+    in_rows = [
+        {i for event in close_up.of(sides.step, "gradients") for i in event.info.get("in_rows", ())}
+        for close_up in sides.close_ups
+    ]
+    names = [variable.name for variable in sides.right_trace.variables]
+    apart = {i for i, name in enumerate(names) if name in located.where.split(", ")}
+    for (side, own), (other, others) in permutations(zip(sides.names, in_rows, strict=True)):
+        if apart and apart <= own - others:
+            yield Measurement.of("in-rows", side=side, other=other, variables=[names[i] for i in sorted(apart)])
 
 
 def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:

@@ -290,15 +290,7 @@ def skipped_updates(sides: Sides) -> tuple[int, int]:
 def have_factor(sides: Sides, factor: float) -> bool:
     """Whether the gradients of the side at fault are the right ones times a factor."""
     right, other = both_gradients(sides)
-    if not right or right.keys() != other.keys():
-        return False
-    scale = max(float(np.linalg.norm(each)) for each in right.values())
-
-    def fits(i: int) -> bool:
-        allowed = PARALLEL * abs(factor) * max(float(np.linalg.norm(right[i])), 1e-3 * scale)
-        return bool(np.linalg.norm(other[i] - factor * right[i]) <= allowed)
-
-    return all(fits(i) for i in right)
+    return bool(right) and equal_gradients(other, right, factor)
 
 
 def both_gradients(sides: Sides, replica: int | None = None) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
@@ -307,9 +299,13 @@ def both_gradients(sides: Sides, replica: int | None = None) -> tuple[dict[int, 
     return right, other
 
 
-def equal_gradients(a: Mapping[int, np.ndarray], b: Mapping[int, np.ndarray]) -> bool:
-    """Whether the gradients of all variables are the same but for rounding."""
-    return a.keys() == b.keys() and all(relative_gap(a[i], b[i]) <= PARALLEL for i in a)
+def equal_gradients(a: Mapping[int, np.ndarray], b: Mapping[int, np.ndarray], factor: float = 1.0) -> bool:
+    """Whether the gradients of all variables are others times a factor, but for rounding, which may be all of some."""
+    norms = {i: float(np.linalg.norm(each)) for i, each in b.items()}
+    least = 1e-3 * max(norms.values(), default=0.0)
+    return a.keys() == b.keys() and all(
+        np.linalg.norm(a[i] - factor * b[i]) <= PARALLEL * abs(factor) * max(norms[i], least) for i in a
+    )
 
 
 def subtracted(close_up: CloseUp, step: int) -> float | None:
@@ -350,7 +346,8 @@ def clip_alike(sides: Sides, *, own: bool = False) -> bool:
     """
     right, other = both_gradients(sides)
     pairs = (other if own else right, sides.right_trace), (other, sides.other_trace)
-    return equal_gradients(*(_clipped(gradients, clipping_of(trace)) for gradients, trace in pairs))
+    a, b = (_clipped(gradients, clipping_of(trace)) for gradients, trace in pairs)
+    return equal_gradients(a, b)
 
 
 def clipping_of(trace: Trace) -> dict[str, float]:

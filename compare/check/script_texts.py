@@ -246,6 +246,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "drawn-otherwise": "both call {functions:some}, which gave other numbers in this step, as it does in an eager "
     "loop, or in a graph of other operations, whatever the seed: draw from a keras.random.SeedGenerator, or with "
     "tf.random.stateless_normal, to compare the rest",
+    "drawn-in-other-shape": "{side} draws numbers of shape {shape} by {function} in this step, {other} of shape "
+    "{other_shape}, so they are others",
     "drawn-in-validation": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
     "{other_times:,} times in {other}, so the next ones differ: {side} calls its model with training=True outside of "
     "the training step",
@@ -262,6 +264,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "step",
     "divided-by-weights": "{side} divides the weighted losses by the sum of the weights, {other} by their number, as "
     "Keras does",
+    "in-rows": "{side} gives its optimizer the gradient of {variables:some} as rows (tf.IndexedSlices), {other} as a "
+    "whole tensor: where an index is twice in a batch, Keras's Adam squares the parts of its row one by one, so this "
+    "differs by itself",
     "layers-alone": "only {side} calls {classes:some} in this step",
     "limits-alone": "only {side} calls a function that limits gradients",
     "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -57,17 +58,16 @@ def _provide_devices(replicas: int | None) -> None:
 def _seeds_by_creation() -> None:
     """Numbers the seeds of layers in their order of creation, whatever else draws random numbers.
 
-    Keras draws them from Python's global random numbers.
+    Keras draws them from Python's global random numbers, by a function that layers' generators and initializers have
+    from two modules. Each has a sequence of its own: a script may make initializers at any time.
     """
-    made = FIRST_SEED
 
-    def make_default_seed(original: Any) -> int:
-        nonlocal made
-        made += 1
-        return made
+    def numbered() -> Callable[..., int]:
+        seeds = itertools.count(FIRST_SEED + 1)
+        return lambda original: next(seeds)
 
     for module in modules_with("make_default_seed", "keras"):
-        patch(module, "make_default_seed", make_default_seed)
+        patch(module, "make_default_seed", numbered())
     for module in TF_RANDOM:
         patch(module, "set_seed", lambda original, seed: original(0))
 

@@ -284,15 +284,17 @@ class StageObserver(Observer):
             self._record("clip", {"line": self._here.clip}, [])
         context, replicas = tf.distribute.get_replica_context(), strategy_of(training.variables).num_replicas_in_sync
         places = {id(distributed(variable)): i for i, variable in enumerate(training.variables)}
-        positions, tensors = [], []
+        positions, tensors, in_rows = [], [], []
         for gradient, variable in zip(grads, variables, strict=False):
             place = places.get(id(container(variable)))
             if gradient is not None and place is not None:
                 positions.append(place)
                 tensors.append(tf.convert_to_tensor(gradient))
+                in_rows += [place] if isinstance(gradient, tf.IndexedSlices) else []
         info = {
             "training": training.number,
             "positions": positions,
+            "in_rows": in_rows,
             "times": getattr(optimizer, "gradient_accumulation_steps", None) or 1,
             # Outside of strategy.run, one call stands for all replicas.
             "alone": (1 if context is None else context.num_replicas_in_sync) < replicas,
@@ -374,6 +376,7 @@ class StageObserver(Observer):
             self._between_steps(kind, number, arrays)
             return
         if kind == "drawn":
+            info = {**info, "shape": list(arrays[0].shape)}
             self._replicas[number].drawn.append(Event(kind, number, info, [], row_hashes([arrays[0][None]])))
             return
         if kind == "spread":
@@ -549,7 +552,7 @@ def _depends_on_training(layer: Any) -> bool:
     return any(rates) if rates else any(each is not None for each in generators)
 
 
-WITH_LINE = ("inputs", "targets", "loss", "gradients")
+WITH_LINE = ("inputs", "targets", "loss", "gradients", "drawn")
 """The kinds of events that are calls of the script's: of its model, loss, tape and optimizer."""
 WITH_ROWS = ("inputs", "targets")
 """The kinds of events whose arrays have a row per example."""
