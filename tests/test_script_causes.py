@@ -25,6 +25,7 @@ from compare.check.recorded import scale_of
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.targets import Targets, targets_of, value_of
+from compare.records.model import step_dtype
 from compare.verdict.findings import Finding, StageValues
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import ENDLESS, CloseUp, Event, row_hashes, sketch
@@ -53,6 +54,7 @@ def found_causes(
     rate: Any = 0.001,
     names: Sequence[str] = NAMES,
     step: int = STEP,
+    lengths: Sequence[int] = (0, 0),
     **fit: Any,
 ) -> list[Finding]:
     """The causes of two scripts whose step ``STEP`` was seen.
@@ -65,16 +67,23 @@ def found_causes(
         rate: the learning rate of fit's optimizer, as configured.
         names: the variables.
         step: the step.
+        lengths: how many steps fit makes in all, and the loop.
         fit: what fit was called with.
     """
     given = sides(other)
     variables = tuple(replace(v, name=name) for v, name in zip(given.traces[0].variables, names, strict=True))
     adam = {**ADAM, "config": {**ADAM["config"], "learning_rate": rate}}
     epochs = [FitEpoch(end, {}, 1.0) for end in ends]
+    steps = [np.zeros(length, step_dtype(2, 1)) for length in lengths]
+    for each in steps:
+        each["step"] = len(each)
     traces = (
-        replace(given.traces[0], variables=variables, replicas=replicas, optimizers=[adam], epochs=epochs, fit=fit),
-        replace(given.traces[1], variables=variables, replicas=replicas),
-    )
+        replace(
+            given.traces[0],
+            variables=variables, replicas=replicas, optimizers=[adam], epochs=epochs, fit=fit, steps=steps[0],
+        ),
+        replace(given.traces[1], variables=variables, replicas=replicas, steps=steps[1]),
+    )  # fmt: skip
     found = locate(right, other, [], step, names)
     both = replace(given, traces=traces, close_ups=(right, other), step=step)
     return name_causes(found, both)
@@ -977,6 +986,16 @@ def test_what_is_left_out_is_told_where_an_update_goes_on_with_the_next_epoch() 
     right, other = batched((8, 16, 20), ALL, {}, times=2), batched((8, 16, 24, 32), rows, {}, times=1)
     (cause,) = found_causes(right, other, ends=(3, 6), step=3)
     assert cause.id == "examples-dropped" and has(cause, kind="tail-left-out", examples=2, never=2, of_all=20)
+
+
+@pytest.mark.parametrize(("made", "cause"), [(4, "examples-dropped"), (5, "examples-repeated")])
+def test_epochs_that_each_end_early_are_no_examples_that_are_repeated(made: int, cause: str) -> None:
+    """The next epoch's order is another one, so only the number of all steps shows that it has begun."""
+    reshuffled = (*ALL[:16], *ALL[3:11], *ALL[11:19])
+    right, other = batched((8, 16, 20), ALL, {}, times=2), batched((8, 16, 24, 32), reshuffled, {}, times=1)
+    (found,) = found_causes(right, other, ends=(3, 6), step=3, lengths=(6, made))
+    assert found.id == cause
+    assert has(found, kind="tail-left-out", examples=4, never=4, of_all=20) == (made == 4)
 
 
 def test_the_line_of_a_data_set_of_fit_is_cited_that_leaves_out_the_short_batch() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from test_thresholds import record as judged_record
 
+import compare
 from compare.app import scripts_numbers
 from compare.app.scripts_session import ModelPair
 from compare.check.causes import CATALOGUE
@@ -108,6 +109,34 @@ def test_a_loss_of_zero_that_no_step_has_is_said_to_be_a_metric_that_nothing_upd
     none = CloseUp({number: step(0.0, 4) for number in (1, 2)})
     assert seen_in({1: {"loss": 0.0}}, none, losses_by_epoch(none, [2])) == [], "a loss that is 0"
     assert seen_in({1: {"loss": 1.2}}, seen, losses) == []
+
+
+ZERO = """
+import keras, numpy as np
+x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+class Own(keras.Model):
+    def train_step(self, data):
+        import tensorflow as tf
+        with tf.GradientTape() as tape:
+            loss = LOSS
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+inputs = keras.Input((4,))
+model = MODEL(inputs, keras.layers.Dense(1)(inputs))
+model.compile("sgd", "mse")
+model.fit(x, x[:, :1], epochs=2, batch_size=8, verbose=0)
+"""
+
+
+def test_of_weights_that_are_only_alike_a_loss_that_nothing_updates_is_told(tmp_path: Path) -> None:
+    mean = "tf.reduce_mean(tf.square(data[1][::-1] - self(data[0][::-1], training=True)))"
+    for name, model in (("fit", "keras.Model"), ("own", "Own")):
+        (tmp_path / f"{name}.py").write_text(ZERO.replace("MODEL", model).replace("LOSS", mean))
+    scripts = [str(tmp_path / f"{name}.py") for name in ("fit", "own")]
+    result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
+    (found,) = result.details["comparisons"]
+    assert (found["training"]["verdict"], result.verdict) == ("alike", "different")
+    assert [each["kind"] for each in found["measurements"]] == ["loss-never-updated"]
 
 
 def test_numbers_taken_after_the_update_are_said_to_be_that() -> None:
@@ -462,6 +491,14 @@ def test_losses_are_read_from_the_steps_of_each_epoch() -> None:
     seen = CloseUp({1: step(2.0, 64), 2: step(1.0, 8), 3: step(0.5, 64), 4: [*step(0.25, 4), *step(0.25, 4, first=4)]})
     losses = losses_by_epoch(seen, [2, 4, 6])
     assert losses == {1: Losses([2.0, 1.0], [64, 8]), 2: Losses([0.5, 0.5], [64, 8])}, "the third was not seen whole"
+
+
+def test_labels_count_the_examples_of_inputs_that_are_not_all_of_the_batch() -> None:
+    """As of a graph's matrix, which is one for all examples."""
+    inputs, loss = step(2.0, 8)
+    targets = Event("targets", 0, {"true": 1}, [], tuple(range(8)))
+    seen = CloseUp({1: [replace(inputs, rows=()), targets, loss]})
+    assert losses_by_epoch(seen, [1]) == {1: Losses([2.0], [8])}
 
 
 BATCHES = {1: [(0.75, 64), (0.5, 64), (1.25, 8)], 2: [(0.5, 64), (0.25, 64), (0.75, 8)]}

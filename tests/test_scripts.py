@@ -116,7 +116,7 @@ y = x[:, :1]
 first = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
 pupil = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
 last = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_regularizer="l2")])
-loss, optimizers = keras.losses.MeanSquaredError(), [keras.optimizers.SGD(0.1) for _ in range(3)]
+loss, optimizers = keras.losses.MeanSquaredError(), [keras.optimizers.SGD(0.1, m) for m in (MOMENTUM, 0.0, 0.0)]
 @tf.function
 def step(x, y):
     for net, optimizer in zip((pupil, first, last), optimizers):
@@ -137,8 +137,10 @@ for i in range(0, 40, 8):
 
 @pytest.mark.usefixtures("texts_by_id")
 def test_every_training_that_differs_has_its_stage_and_its_cause(tmp_path: Path) -> None:
-    for name, training, penalty in (("right", "True", "sum(net.losses)"), ("wrong", "False", "0.0")):
-        text = THREE_AFTER_A_TEACHER.replace("TRAINING", training).replace("PENALTY", penalty)
+    for name, *given in (("right", "True", "sum(net.losses)", "0.0"), ("wrong", "False", "0.0", "0.5")):
+        text = THREE_AFTER_A_TEACHER
+        for place, value in zip(("TRAINING", "PENALTY", "MOMENTUM"), given, strict=True):
+            text = text.replace(place, value)
         (tmp_path / f"{name}.py").write_text(text)
     scripts = [str(tmp_path / name) for name in ("right.py", "wrong.py")]
     result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
@@ -148,7 +150,8 @@ def test_every_training_that_differs_has_its_stage_and_its_cause(tmp_path: Path)
     found = [(place["step"], place["stage"]) for place in places]
     assert found == [(1, "predictions"), (1, "predictions"), (1, "loss")]
     causes = [[cause["id"] for cause in each["causes"]] for each in (first, pupil, last)]
-    assert causes == [["training-flag-missing"], [], ["regularization-missing"]]
+    # The pupil's step may differ by another's; its optimizer differs by itself.
+    assert causes == [["training-flag-missing"], ["optimizer-differs"], ["regularization-missing"]]
     twins = [each["training"]["noise"]["twins"] for each in (first, pupil, last)]
     assert twins == [1, 1, 1], "no training is repeated to its end where the first step is far apart"
     # The pupil's step comes first, but the model that it calls first, and that differs, is not its own.
@@ -376,11 +379,21 @@ def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
         assert all(each.endswith(f"is not compared: fit shuffles again in every epoch and {way}") for each in said)
 
 
-def test_calls_of_a_data_set_are_recorded_as_people_write_them(tensorflow: Any) -> None:
+def test_calls_of_a_data_set_are_recorded_in_one_way(tensorflow: Any) -> None:
+    def batch(dataset: Any, batch_size: int, drop_remainder: bool = False) -> None:
+        pass
+
+    def padded_batch(dataset: Any, batch_size: int, padded_shapes: Any = None, drop_remainder: bool = False) -> None:
+        pass
+
     writer: Any = Mock(calls=[])
-    for name, arguments in (("batch", (tf.constant(60_000),)), ("padded_batch", (8, {"x": [None] * 20}))):
-        _recorded(name, writer)(Mock(), Mock(), *arguments, drop_remainder=True)
-    assert writer.calls == ["batch(60000, drop_remainder=True)", "padded_batch(8, …, drop_remainder=True)"]
+    for method, arguments in ((batch, (tf.constant(60_000),)), (padded_batch, (8, {"x": [None] * 20}))):
+        _recorded(method.__name__, writer)(method, None, *arguments, drop_remainder=True)
+    _recorded("batch", writer)(batch, None, drop_remainder=True, batch_size=60_000)
+    assert writer.calls == [
+        "batch(60000, drop_remainder=True)",
+        "padded_batch(8, padded_shapes=…, drop_remainder=True)",
+    ]
 
 
 def test_a_further_training_has_the_name_of_its_model_if_both_call_it_the_same() -> None:

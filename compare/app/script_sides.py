@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def _refuse_what_is_no_python(script: str, source: str) -> None:
     """
     with warnings.catch_warnings(action="ignore"):
         try:
-            compile(Path(source).read_bytes(), script, "exec", dont_inherit=True)
+            compile(Path(source).read_bytes(), script, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             raise RequestError(f"{printable(script)} cannot be run: {describe(error)}") from None
 

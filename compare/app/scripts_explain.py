@@ -26,7 +26,7 @@ from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
 from compare.check.causes.optimizer_recorded import settings_apart
 from compare.check.hints import hints
-from compare.check.judge_recorded import name_causes, name_copies, name_further, name_left
+from compare.check.judge_recorded import name_causes, name_copies, name_further, name_left, name_settings
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
 from compare.check.sides import Sides
@@ -213,7 +213,7 @@ def _found(
         maker = called_first(seen[departure.name], seen)
         another = maker or (earlier and located.stage in (EXAMPLES, INPUTS))  # which another model may make
         causes = [] if another else name_causes(located, sides)
-        further = [] if another else name_further(located, sides, causes)
+        further = name_settings(located, sides) if another else name_further(located, sides, causes)
         if causes:
             return [*causes, *further], []
     lengths, names, traces = departure.model.lengths, departure.model.names, departure.model.traces

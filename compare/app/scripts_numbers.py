@@ -50,7 +50,9 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
             both = seen_losses(session, model, (0, 1))
         causes = [*_with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1), *of_reference]
         known = {cause.id for cause in causes}
-        return _of_numbers(pair, [*causes, *(c for c in own_numbers(pair, model, both) if c.id not in known)], [])
+        causes += [cause for cause in own_numbers(pair, model, both) if cause.id not in known]
+        unexplained = {"loss"}.difference(*(cause.metrics for cause in causes))
+        return _of_numbers(pair, causes, _evidence(pair, model, unexplained, both[1]))
     others = [*of_reference, *_in_training_mode(pair, model, used)]
     reporting = pair.exactly.reporting
     evidence: list[Measurement] = []
@@ -70,9 +72,17 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
             of_losses = losses, validation, used.seeing(seen.divided)
             causes = name_reporting(pair.reference, pair.candidate, *of_losses, metrics)
-            if left := (unexplained & different).difference(*(cause.metrics for cause in causes)):
-                evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
+            left = (unexplained & different).difference(*(cause.metrics for cause in causes))
+            evidence = _evidence(pair, model, left, seen)
     return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *others], evidence)
+
+
+def _evidence(pair: Pair, model: ModelPair, unexplained: set[str], seen: CloseUp | None) -> list[Measurement]:
+    """What was seen of the candidate that may explain numbers that no cause does."""
+    if seen is None or not unexplained:
+        return []
+    ends = model.epochs.ends or (model.traces[1].last,)
+    return evidence_on_numbers(pair.candidate, unexplained, seen, losses_by_epoch(seen, ends), ends)
 
 
 def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measurement]) -> dict[str, Comparison]:

@@ -107,7 +107,7 @@ def name_further(located: Located, sides: Sides, causes: Sequence[Finding]) -> l
 
     It is judged by what a step should have made of what the side at fault itself had done before.
     """
-    found = {cause.id: cause for more in (_of_own_loss, _of_settings, _of_later) for cause in more(located, sides)}
+    found = {cause.id: cause for more in (_of_own_loss, name_settings, _of_later) for cause in more(located, sides)}
     return [found[id] for id in found if id not in {each.id for each in causes}]
 
 
@@ -124,7 +124,7 @@ def _of_own_loss(located: Located, sides: Sides) -> list[Finding]:
     return []
 
 
-def _of_settings(located: Located, sides: Sides) -> list[Finding]:
+def name_settings(located: Located, sides: Sides) -> list[Finding]:
     """The cause of other updates, where an optimizer's class, options or learning rate say so by themselves."""
     if located.stage in (UPDATE, STATE):
         return []
@@ -136,6 +136,8 @@ def _of_settings(located: Located, sides: Sides) -> list[Finding]:
     else:
         return []
     settings = found[1].evidence.quantities.get("settings", {})
+    if "begun" in found[1].evidence.quantities and located.stage == EXAMPLES:
+        return []  # a rate that both set later, in steps of different epochs maybe
     schedules = [trace.config.get(RATE) for trace in sides.traces]
     scheduled = isinstance(schedules[0], dict) and schedules[0] == schedules[1]
     if (scheduled and list(settings) == [RATE]) or not settings.keys().isdisjoint(OF_GRADIENTS):

@@ -175,7 +175,9 @@ def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
     losses, begin = {}, 0
     for epoch, end in enumerate(ends, start=1):
         steps = range(begin + 1, end + 1)
-        values, examples = [loss_of(seen, step) for step in steps], [len(example_rows(seen, step)) for step in steps]
+        values = [loss_of(seen, step) for step in steps]
+        # An input may be the same for all examples, such as the matrix of a graph.
+        examples = [len(example_rows(seen, step) or seen.rows(step, "targets")) for step in steps]
         known = [value for value in values if value is not None]
         if len(known) == len(values) and all(examples):
             after = [_after(seen, step, count) for step, count in zip(steps, examples, strict=True)]

@@ -282,14 +282,15 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
 
 def _recorded(name: str, writer: TraceWriter) -> Any:
     def call(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
-        given = [*map(_plain, args), *(f"{key}={_plain(value)}" for key, value in options.items())]
-        text = f"{name}({', '.join(given)})"
+        given = by_name(original, dataset, args, options)
+        first, *others = [_plain(value) for value in given.values()] or [""]
+        named = (f"{key}={value}" for key, value in zip(list(given)[1:], others, strict=True))
+        text = f"{name}({', '.join([first, *named])})"
         script = not str(sys._getframe(2).f_globals.get("__name__", "")).startswith(("keras", "tf_keras", "tensorflow"))
         if script and text not in writer.calls and len(writer.calls) < 50:
             writer.calls.append(text)
             if name == "shuffle":
-                again = by_name(original, dataset, args, options).get("reshuffle_each_iteration")
-                writer.shuffles.append(again is not False)
+                writer.shuffles.append(given.get("reshuffle_each_iteration") is not False)
         return original(dataset, *args, **options)
 
     return call

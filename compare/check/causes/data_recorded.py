@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compare.check.causes.base import Measurement, Variant
-from compare.check.recorded import parts_of_step, skipped_updates, steps_of_epoch
+from compare.check.recorded import ends_of, parts_of_step, skipped_updates, steps_of_epoch
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, all_rows, example_rows, rows_by_epoch
@@ -58,7 +58,8 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     # A loop that accumulates may have some of an update's batches before it begins its next epoch.
     both = next((i for i, pair in enumerate(zip(right, other, strict=False)) if pair[0] != pair[1]), 0)
     begins = other[both:]
-    if len(epoch) > 1 and begins[: len(first)] == first[: len(begins)] and right != first and unseen:
+    begins_anew = begins[: len(first)] == first[: len(begins)] and right != first and unseen
+    if len(epoch) > 1 and (begins_anew or _ends_all_epochs_here(sides, epoch)):
         left = sum(len(example_rows(sides.right, step)) for step in epoch if step >= sides.step) - both
         numbers = {"examples": left, "never": left, "of_all": len(all_right)}
         seen = Measurement.of("tail-left-out", side=sides.right_name, other=sides.other_name, **numbers)
@@ -70,6 +71,13 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         seen = Measurement.of("had-again", examples=len(other), earlier_step=again[-1])
         return "examples-repeated", Variant({}, seen)
     return _in_whole_epoch(sides, epoch, all_right)
+
+
+def _ends_all_epochs_here(sides: Sides, epoch: Sequence[int]) -> bool:
+    """Whether the other side makes as many steps in all as if each of its epochs ended before this step."""
+    epochs, made = len(ends_of(sides)), sides.step - epoch[0]
+    steps = sides.right_trace.last, sides.other_trace.last
+    return epochs > 1 and epoch[0] == 1 and made > 0 and steps == (epochs * len(epoch), epochs * made)
 
 
 def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]) -> tuple[str, Variant] | None:
