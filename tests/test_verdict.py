@@ -19,6 +19,7 @@ from compare.records import (
     EPOCH_END,
     INITIAL,
     BuildRecord,
+    End,
     EpochRecord,
     MetricsFile,
     Record,
@@ -234,6 +235,18 @@ def test_a_step_that_one_side_lacks_is_the_difference(
     training = compare_records(train("fit", steps=fit), train(steps=loop)).training
     assert (training.verdict, training.first_difference, training.reason) == ("different", first, reason)
     assert training.steps_compared == compared
+
+
+@pytest.mark.parametrize("swap", [False, True], ids=["candidate", "reference"])
+def test_steps_after_a_number_that_stopped_training_are_not_lacking(train: Train, swap: bool) -> None:
+    lost = train(steps=(3,), logs=[{"loss": math.nan}])
+    sides = [train("fit"), replace(lost, end=End(1, None, "loss is nan"))]
+    stopped = compare_records(*(sides[::-1] if swap else sides))
+    assert stopped.training == Training("identical", 0.0, None, 3)
+    assert stopped.reporting.verdict == stopped.verdict == "different"
+    assert sentence(stopped, sides[swap].trainer).endswith(
+        ", but reports different numbers: loss (NaN or infinite, in epoch 1); the weights are equal, bit for bit"
+    )
 
 
 def test_an_earlier_difference_goes_before_a_missing_step(train: Train) -> None:

@@ -242,6 +242,16 @@ class Record:
         """The place of the last fingerprint; ``(1, INITIAL)`` if there is none."""
         return place_of(self.keys[-1]) if len(self.keys) else (1, INITIAL)
 
+    @property
+    def stop(self) -> int:
+        """The sort key of the end of the epoch whose numbers stopped training: the steps after it are not lacking.
+
+        The largest one if no number did; where weights did, they tell the difference themselves.
+        """
+        if self.end is None or self.end.epoch is None or self.end.step is not None:
+            return int(np.iinfo(np.int64).max)
+        return in_time((self.end.epoch, EPOCH_END))
+
     def up_to(self, place: Place) -> Record:
         """A copy of the record that ends at a place."""
         logs = {epoch: logs for epoch, logs in self.logs.items() if in_time((epoch, EPOCH_END)) <= in_time(place)}

@@ -106,6 +106,8 @@ def _compare_weights(reference: Record, candidate: Record) -> Training:
     expected, actual = reference.keys, candidate.keys
     if not (has_steps(expected) and has_steps(actual)):  # one side does not report its steps
         expected, actual = (keys[places_of(keys)[1] <= INITIAL] for keys in (expected, actual))
+    stop = min(reference.stop, candidate.stop)
+    expected, actual = expected[expected <= stop], actual[actual <= stop]
     common = np.intersect1d(expected, actual, assume_unique=True)
     steps = int((places_of(common)[1] > INITIAL).sum())
     ends, seen = last_steps(common), last_steps(expected) | last_steps(actual)
