@@ -36,12 +36,12 @@ class StorageError(NoVerdictError):
     """A file of a run could not be written (the disk is full, say); earlier files are kept.
 
     Attributes:
-        reason: the message without what a run does ``then``.
+        reason: the message without what to do ``then``.
     """
 
     def __init__(self, reason: str, then: str = "") -> None:
         super().__init__(f"{reason}, {then}" if then else reason)
-        self.reason = reason
+        self.reason, self.then = reason, then
 
 
 class TrainerFailedError(RuntimeError):

@@ -16,6 +16,7 @@ from compare.app import cli, standard_streams
 from compare.app.notebooks import as_python
 from compare.app.script_runs import ScriptRunner, failure_of
 from compare.records import RecordError, Variable
+from compare.records.files import storing
 from compare.user_errors import describe
 from compare.watch.settings import Settings
 from compare.watch.trace import pickled
@@ -135,8 +136,14 @@ def test_too_many_open_files_are_no_wrong_request(tmp_path: Path, capsys: pytest
         except OSError as error:
             raise RecordError(tmp_path, f"cannot be read ({error.strerror})") from None
 
-    assert standard_streams.ending("x", damaged) == 3
-    assert capsys.readouterr().err == ("x: too many open files: allow more (ulimit -n), then continue with --resume\n")
+    def unwritten() -> int:
+        with storing(tmp_path / "metrics.csv"):
+            return read_one_more()
+
+    again = "run it again"
+    for what, then in [(read_one_more, again), (damaged, again), (unwritten, "continue with --resume")]:
+        assert standard_streams.ending("x", what) == 3
+        assert capsys.readouterr().err == f"x: too many open files: allow more (ulimit -n), then {then}\n"
 
 
 def test_too_little_memory_to_load_tensorflow_is_told() -> None:

@@ -11,6 +11,7 @@ from against_fit import checker_of
 from plain_loop import Loop
 
 import compare
+from compare.errors import EXIT_NO_VERDICT
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
@@ -67,19 +68,32 @@ class EndsNoEpoch(Plain):
         self.run.end_epoch = lambda *_: None
 
 
+class EndsAnother(BuildsNothing):
+    name = "another"
+
+    def train(self, run):
+        run.build()
+        run.end_epoch(0, {})
+
+
 @pytest.mark.parametrize(
     ("trainer", "told"),
     [
-        (BuildsNothing, r"trainer lazy: run\.build\(\) must be called before training"),
+        (BuildsNothing, r"trainer lazy \(.*\.py, line \d+\) returned without ending epoch 1 of 2: call run\.end_epoch"),
         (
             EndsNoEpoch,
-            r"trainer endless returned without ending an epoch: call run\.end_epoch\(epoch, logs\) at the end",
+            r"trainer endless \(.*\.py, line \d+\) returned without ending epoch 1 of 2: call run\.end_epoch",
+        ),
+        (
+            EndsAnother,
+            r"trainer another: end_epoch was called for epoch 0, but .*test_check_strangers\.py, line \d+\)$",
         ),
     ],
 )
 def test_a_breach_of_the_contract_is_said_as_one(tensorflow, trainer, told):
-    with pytest.raises(compare.RequestError, match=told):
+    with pytest.raises(compare.RequestError, match=told) as caught:
         checker("plain").check(trainer())
+    assert caught.value.status == EXIT_NO_VERDICT
 
 
 class Rounded(Plain):

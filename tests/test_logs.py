@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ import recorded
 
 import compare
 from compare.app.cli import main
+from compare.errors import StorageError
 from compare.records import read_metrics, read_verdict, shortest
 from compare.records.logs import fit_name, read_sides
-from compare.reporting import tensorboard
+from compare.reporting import plots, tensorboard
 
 LOSS = [0.9125381708145142, 0.6071239113807678, 0.48823288083076477]  # as Keras's CSVLogger writes float32
 
@@ -411,3 +413,26 @@ def test_a_damaged_event_file_is_one_line_and_an_unfinished_one_is_read(
     assert "bytes, too many for such a file" in refused(capsys, tmp_path, "--logs", tmp_path / "fit", tmp_path / "loop")
     path.write_bytes(content + content)
     assert "epoch_loss has step 0 twice" in refused(capsys, tmp_path, "--logs", tmp_path / "fit", tmp_path / "loop")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; this cannot be resumed: "),
+        (StorageError("the disk is full: free some space", "then continue with --resume"), 3, "free some space, then "),
+    ],
+)
+def test_what_ends_a_comparison_while_it_draws_is_told_with_what_to_do(
+    error: BaseException,
+    status: int,
+    text: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plots, "draw", Mock(side_effect=error))
+    command = ["--logs", *(str(csv(tmp_path / f"{name}.csv", {"loss": LOSS})) for name in ("fit", "loop"))]
+    for name, how in [([], "run it again"), (["--name", "run"], "/run, or choose another --name, and run it again")]:
+        assert main([*command, "--reports", str(tmp_path / "reports"), *name]) == status
+        (line,) = capsys.readouterr().err.splitlines()
+        assert text in line and line.endswith(how)

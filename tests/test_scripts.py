@@ -613,7 +613,8 @@ def test_ctrl_c_judges_what_there_is(tmp_path: Path) -> None:
         until(lambda: log.exists() and "epoch 20: " in log.read_text())
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (130, "compare.py: interrupted; this cannot be resumed: run it again\n")
+    how = "remove reports/run, or choose another --name, and run it again"
+    assert (process.returncode, error) == (130, f"compare.py: interrupted; this cannot be resumed: {how}\n")
     verdict = json.loads((tmp_path / "reports" / "run" / "verdict.json").read_text())
     (entry,) = verdict["comparisons"]
     assert verdict["interrupted"] and entry["training"]["steps_compared"] == 32

@@ -96,7 +96,9 @@ def _helps(options: Request) -> TypeGuard[Task]:
 
 def _how_to_go_on(options: Request, given: Sequence[str], folder: Path) -> str:
     if not isinstance(options, Trained):
-        return "interrupted; this cannot be resumed: run it again"
+        from compare.app.run_folder import run_again  # noqa: PLC0415 (lazy)
+
+        return f"interrupted; this cannot be resumed: {run_again(options, folder)}"
     again = [argument for argument in given if argument != "--resume"]
     name = [] if options.name else ["--name", folder.name]
     called = [sys.executable] * sys.argv[0].endswith(".py") + [sys.argv[0]]

@@ -97,6 +97,11 @@ def _new(options: Request) -> Path:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def run_again(options: Request, folder: Path) -> str:
+    """How to run again what cannot be resumed, in words: the folder of that name is not overwritten."""
+    return f"{f'remove {shown_path(folder)}, or choose another --name, and ' * bool(options.name)}run it again"
+
+
 def numbered(wanted: Path, number: int) -> Path:
     """The folder of the ``number``-th run with this name: ``NAME``, ``NAME-2``, ``NAME-3`` and so on."""
     return wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")

@@ -25,13 +25,13 @@ from compare.app.processes import refuse_too_many
 from compare.app.provenance import before_training, code, digest, preflight_problems
 from compare.app.ready import Session
 from compare.app.resume import refuse_changes
-from compare.app.run_folder import claimed
+from compare.app.run_folder import claimed, run_again
 from compare.app.seeds_runner import train_study
 from compare.app.short_check import check_only
 from compare.app.train import train_all, train_truth
 from compare.engine import preflight
 from compare.engine.tf_config import this_task
-from compare.errors import NoVerdictError, RequestError
+from compare.errors import NoVerdictError, RequestError, StorageError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import refuse_margins, shown_path
 from compare.options import as_json
@@ -73,9 +73,11 @@ def carry_out(options: Request, folder: Path, console: Console, *, command: bool
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt) or signals.interrupted():
             signals.heard()
-            if not isinstance(options, Scripts):
+            if isinstance(options, Trained):
                 _judge_interrupted(folder, console)
             raise KeyboardInterrupt from error
+        if isinstance(error, StorageError) and not isinstance(options, Trained):
+            raise StorageError(error.reason, f"then {run_again(options, folder)}") from error.__cause__
         left = any((folder / name).exists() for name in ("metrics.csv", "verdict.json"))
         if isinstance(error, RequestError) and not options.goes_on and not left:
             shutil.rmtree(folder, ignore_errors=True)

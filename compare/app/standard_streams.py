@@ -11,12 +11,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, NoVerdictError, RequestError
+from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, NoVerdictError, RequestError, StorageError
 from compare.naming import printable
 from compare.user_errors import is_user_code
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 def provide() -> None:
@@ -77,14 +80,15 @@ def ending(program: str, carry_out: Callable[[], int]) -> int:
         _flush()
     except KeyboardInterrupt as error:
         status = fail(program, str(error) or "interrupted", EXIT_INTERRUPTED)
-    except (RequestError, NoVerdictError) as error:
-        if getattr(error.__cause__ or error.__context__, "errno", 0) in (errno.EMFILE, errno.ENFILE):
-            error = NoVerdictError("too many open files: allow more (ulimit -n), then continue with --resume")
-        status = fail(program, error, error.status)
     except Exception as error:
-        *_, last = traceback.extract_tb(error.__traceback__)
-        text = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
-        status = fail(program, text, EXIT_NO_VERDICT)
+        text, status = str(error), getattr(error, "status", EXIT_NO_VERDICT)
+        if {getattr(each, "errno", 0) for each in (error, error.__cause__, error.__context__)} & TOO_MANY_FILES:
+            then = error.then if isinstance(error, StorageError) else "then run it again"
+            text, status = f"too many open files: allow more (ulimit -n), {then}", EXIT_NO_VERDICT
+        elif not isinstance(error, RequestError | NoVerdictError):
+            *_, last = traceback.extract_tb(error.__traceback__)
+            text = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        fail(program, text, status)
     with suppress(NoVerdictError):  # one reason is enough
         _flush()
     return status

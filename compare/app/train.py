@@ -32,7 +32,7 @@ from compare.records import (
 from compare.reporting.jupyter import side_by_side
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import RunningGap, say, tell
-from compare.user_errors import place_in, place_of, without_exit
+from compare.user_errors import without_exit
 
 if TYPE_CHECKING:
     from compare.engine.run import Run
@@ -239,15 +239,14 @@ def _says_whence(run: Run, options: Trained, shown: str, told: Tell) -> Sink:
 
 
 def _train(session: Session, name: str, run: Run) -> End:
-    from compare.engine.anew import train_anew  # noqa: PLC0415 (lazy)
+    from compare.engine.anew import train_whole  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import why_not_resumable  # noqa: PLC0415 (lazy)
-    from compare.engine.run import TrainerError  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import without_idle_waits  # noqa: PLC0415 (lazy)
 
     trainer = session.trainers[name]
     try:
         with without_exit(f"trainer {name}", trainer.train), without_idle_waits():
-            train_anew(trainer, run)
+            train_whole(trainer, name, run)
     except KeyboardInterrupt:
         if run.saves_steps and (reason := why_not_resumable(session.task)):
             tell(session.console, f"{name}  --resume starts again: {reason}")
@@ -255,12 +254,4 @@ def _train(session: Session, name: str, run: Run) -> End:
     except EndedEarlyError as error:
         tell(session.console, f"{name} stops: {error}", style="red")
         return End(error.epoch, error.step, error.what)
-    except TrainerError as error:
-        raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
-    run.close()
-    if not run.finished:
-        raise TrainerError(
-            f"trainer {name} ({place_of(trainer.train)}) returned without ending epoch {run.epoch} of "
-            f"{run.epochs[-1]}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
-        )
     return End()

@@ -24,7 +24,7 @@ from compare.check.observation import (
     State,
     configuration,
 )
-from compare.engine.anew import train_anew
+from compare.engine.anew import train_whole
 from compare.engine.fingerprints import container, distributed
 from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import fix_dropout, learning_rate
@@ -149,9 +149,7 @@ class ProbeRun(Run):
 
     def finish(self) -> Observation:
         """Returns the observation after training."""
-        self.close()
-        if self._variables:
-            self.observation.final = self._read()
+        self.observation.final = self._read()
         if seen := self._observer.seen(0):
             self.observation.inside = replace(seen, ends=tuple(self._ends))
         return self.observation
@@ -259,5 +257,5 @@ def observe(task: TrainingTask, trainer: Trainer, seed: int) -> Observation:
         run = ProbeRun(task, seed=seed, name=trainer.name, observer=observer)
         patch(tf.GradientTape, "gradient", run.on_gradient)
         intercept_strategy(run.strategy, partial(setattr, run.observation, "distributed", True))
-        train_anew(trainer, run)
+        train_whole(trainer, trainer.name, run)
         return run.finish()

@@ -21,9 +21,9 @@ import tensorflow as tf
 
 from compare.engine.building import own_policy
 from compare.engine.insides_tensorflow import Function, unwrap
-from compare.engine.run import Run
+from compare.engine.run import Run, TrainerError
 from compare.trainer import Trainer
-from compare.user_errors import essence, is_users
+from compare.user_errors import essence, is_users, place_in, place_of
 
 _NO_STATE = (IOBase, logging.Logger, type(threading.Lock()), type(threading.RLock()), ModuleType)
 """Kinds of attributes that need no copy of their own: writing to the same file twice changes no training."""
@@ -38,6 +38,25 @@ def train_anew(trainer: Trainer, run: Run) -> None:
         own, _ = copied(trainer)
         with _without_graphs():
             own.train(run)
+
+
+def train_whole(trainer: Trainer, name: str, run: Run) -> None:
+    """Trains all epochs with a copy of a trainer, as ``train_anew`` does.
+
+    Raises:
+        TrainerError: if it violates the contract; the message names the trainer, and the place in the user's code.
+        Exception: whatever the trainer raises.
+    """
+    try:
+        train_anew(trainer, run)
+    except TrainerError as error:
+        raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
+    run.close()
+    if not run.finished:
+        raise TrainerError(
+            f"trainer {name} ({place_of(trainer.train)}) returned without ending epoch {run.epoch} of "
+            f"{run.epochs[-1]}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
+        )
 
 
 def shared_state(trainer: Trainer) -> str:
