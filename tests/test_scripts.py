@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -29,11 +31,13 @@ import compare
 from compare.app import cli
 from compare.app.notebooks import as_python
 from compare.app.script_runs import START_METHOD, ScriptRunner
-from compare.app.scripts import _further_names, _shuffles_apart
+from compare.app.scripts import _further_names, _say_what_trained, _shuffles_apart
 from compare.check.step_values import calls_of, gradients_of, loss_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
 from compare.patching import undone
+from compare.records import step_dtype
+from compare.reporting.live import console_for
 from compare.user_errors import describe
 from compare.verdict.rounding import UNIT
 from compare.watch.alike import InitialWeights, _seeds_by_creation
@@ -46,7 +50,7 @@ from compare.watch.seen import ENDLESS, read_close_up, row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Detail, Nudge, Settings
 from compare.watch.shapes import of_pairs
 from compare.watch.stages import StageObserver
-from compare.watch.trace import TraceWriter, read_traces
+from compare.watch.trace import Trace, TraceWriter, read_traces
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "tests" / "scripts"
@@ -222,7 +226,7 @@ def test_scripts_from_new_processes_say_what_those_from_forks_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, penalty in (("right", "sum(net.losses)"), ("wrong", "0.0")):
-        text = THREE_AFTER_A_TEACHER.replace("TRAINING", "True").replace("PENALTY", penalty)
+        text = THREE_AFTER_A_TEACHER.replace("TRAINING", "True").replace("PENALTY", penalty).replace("MOMENTUM", "0.0")
         (tmp_path / f"{name}.py").write_text(text)
     scripts, said, steps = [str(tmp_path / name) for name in ("right.py", "wrong.py")], [], []
     for way in ("fork", "spawn"):
@@ -394,6 +398,17 @@ def test_calls_of_a_data_set_are_recorded_in_one_way(tensorflow: Any) -> None:
         "batch(60000, drop_remainder=True)",
         "padded_batch(8, padded_shapes=…, drop_remainder=True)",
     ]
+
+
+def test_what_trained_is_said_with_its_model_once() -> None:
+    traces = [Trace((), 1, np.zeros(0, step_dtype(1, 1)), trained_by="fit", model=name) for name in ("gen", "critic")]
+    names = ("a", "b"), ("a model 2 (critic)", "b model 2")
+    models = [SimpleNamespace(names=n, traces=(trace, trace)) for n, trace in zip(names, traces, strict=True)]
+    out = io.StringIO()
+    session: Any = SimpleNamespace(models=models, console=console_for(out, quiet=False), left_over=(), left_out=())
+    _say_what_trained(session)
+    heads = [line.partition(":")[0] for line in out.getvalue().splitlines()[:-1]]
+    assert heads == ["a (gen)", "b (gen)", "a model 2 (critic)", "b model 2 (critic)"]
 
 
 def test_a_further_training_has_the_name_of_its_model_if_both_call_it_the_same() -> None:

@@ -284,6 +284,7 @@ def _say_what_trained(session: ScriptsSession) -> None:
     for model in session.models:
         for name, trace, other in zip(model.names, model.traces, model.traces[::-1], strict=True):
             what = f" ({trace.model})" if several > 1 and trace.model else ""
+            what = "" if name.endswith(what) else what
             parts = "".join(f"; {text}" for text in _continuations(trace, other))
             made = f"{trace.last:,} steps by {trace.trained_by}{parts}"
             made = "changed without an optimizer, so compared as it is at the end" if trace.state else made
