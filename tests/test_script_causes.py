@@ -89,6 +89,18 @@ def found_causes(
     return name_causes(found, both)
 
 
+def test_a_scalar_beside_the_predictions_hides_no_factor_of_the_loss() -> None:
+    """As of a model that returns its own loss, too."""
+
+    def seen(factor: float) -> CloseUp:
+        with_scalar = lambda event: replace(event, arrays=[*event.arrays, np.float32(1.0)])  # noqa: E731
+        close_up = changed(linear_step(factor=factor, with_penalty=False), "predictions", with_scalar)
+        return replace(close_up, steps={**close_up.steps, STEP + 1: close_up.steps[STEP]})
+
+    (found,) = found_causes(seen(1.0), seen(3.0))
+    assert found.id == "loss-scaled"
+
+
 def remedies(cause: str, right: CloseUp, other: CloseUp) -> str:
     """What a cause says to write instead, for all that its recogniser sees."""
     both, located = replace(sides(other), close_ups=(right, other)), locate(right, other, [], STEP, NAMES)

@@ -400,6 +400,24 @@ def test_calls_of_a_data_set_are_recorded_in_one_way(tensorflow: Any) -> None:
     ]
 
 
+def test_an_error_in_the_search_for_causes_costs_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FIT_VS_LOOP_LOUD")
+    monkeypatch.setattr(
+        "compare.app.scripts_explain.name_causes", Mock(side_effect=TypeError("len() of unsized object"))
+    )
+    for name, rate in (("slow", 0.1), ("fast", 0.2)):
+        (tmp_path / f"{name}.py").write_text(
+            "import keras, numpy as np\nx = np.eye(8, dtype='float32')\n"
+            "model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])\n"
+            f"model.compile(keras.optimizers.SGD({rate}), 'mse')\nmodel.fit(x, x[:, :1], batch_size=4, verbose=0)\n"
+        )
+    scripts = [str(tmp_path / f"{name}.py") for name in ("slow", "fast")]
+    result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
+    assert (result.verdict, result.stage, result.causes) == ("different", "update", [])
+    said = result.details["comparisons"][0]["evidence"]
+    assert said == ["what explains this could not be looked for (TypeError: len() of unsized object)"]
+
+
 def test_what_trained_is_said_with_its_model_once() -> None:
     traces = [Trace((), 1, np.zeros(0, step_dtype(1, 1)), trained_by="fit", model=name) for name in ("gen", "critic")]
     names = ("a", "b"), ("a model 2 (critic)", "b model 2")

@@ -27,6 +27,7 @@ from compare.check import words
 from compare.check.causes.optimizer_recorded import settings_apart
 from compare.check.hints import hints
 from compare.check.judge_recorded import name_causes, name_copies, name_further, name_left, name_settings
+from compare.check.judgement import survived
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
 from compare.check.sides import Sides
@@ -147,7 +148,10 @@ def _checked(
     if close is not None and departure.noise is not None:
         departure, sides, located = close.departure, close.sides, close.located
     unsure = _unsure(departure, located) if close is None or close.repeats else NOT_REPEATED.format(session.names[0])
-    causes, evidence = _found(departure, located, None if unsure else sides, seen)
+    try:
+        causes, evidence = _found(departure, located, None if unsure else sides, seen)
+    except Exception as error:  # the verdict does not rest on what explains it
+        causes, evidence = [], [Measurement.of("not-looked-for", error=survived(error))]
     before = early.sides if early is not None and early.departure.step < departure.step else None
     if early is not None and before is not None and departure.pair.exactly.weights_alone is not None:
         roots = name_causes(early.located, before)  # what differed before a value was lost

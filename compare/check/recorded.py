@@ -33,6 +33,7 @@ from compare.check.step_values import (
     calls_with_examples,
     changes_of,
     common_multiple,
+    count_rows,
     example_rows,
     gradients_of,
     loss_of,
@@ -222,7 +223,7 @@ def _own_targets(sides: Sides, right: Targets) -> Targets | None:
     def fit(like: Targets) -> bool:
         """Whether the model's predictions have the shape of those that a loss was given, which may be made of them."""
         alike = {each.shape[1:] for each in outputs} == {like.predicted.shape[1:]}
-        return alike and sum(map(len, outputs)) == len(like.predicted)
+        return alike and count_rows(outputs) == len(like.predicted)
 
     if example_rows(sides.right, step) == example_rows(sides.other, step):
         return replace(right, predicted=np.concatenate(outputs)) if fit(right) else None

@@ -225,6 +225,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     # Two scripts: what may explain a difference
     "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
     "not-repeated": _not_repeated,
+    "not-looked-for": "what explains this could not be looked for ({error})",
     "batch-norm-per-replica": "{layer} takes its statistics from the examples of one replica, on {replicas} replicas "
     "from fewer: this differs by itself; BatchNormalization(synchronized=True) takes them from all",
     "dropout-per-replica": "{layer} draws its mask for each of {replicas} replicas, not once for the whole batch: this "

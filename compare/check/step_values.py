@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -121,6 +121,11 @@ def calls_with_examples(close_up: CloseUp, step: int, model: str = "") -> list[E
 def example_rows(close_up: CloseUp, step: int) -> list[int]:
     """The hashes of the examples of a step, in order."""
     return [row for event in calls_with_examples(close_up, step) for row in event.rows]
+
+
+def count_rows(arrays: Iterable[np.ndarray]) -> int:
+    """How many rows arrays have together; a scalar, such as a loss beside a model's outputs, has none."""
+    return sum(len(array) for array in arrays if array.ndim)
 
 
 def all_rows(close_up: CloseUp) -> frozenset[int]:

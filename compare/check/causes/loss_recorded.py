@@ -25,7 +25,16 @@ from compare.check.recorded import (
 from compare.check.shares import LOSS_SCALE, OF_SIZE, OTHER_SHARES, loss_scale, scaled
 from compare.check.sides import Sides
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, LOSS, both_losses, calls_of, example_rows, loss_of, other_calls
+from compare.check.step_values import (
+    GRADIENTS,
+    LOSS,
+    both_losses,
+    calls_of,
+    count_rows,
+    example_rows,
+    loss_of,
+    other_calls,
+)
 from compare.check.targets import Targets, targets_of, value_of
 
 
@@ -125,7 +134,7 @@ def _is_times(factor: float, sides: Sides, step: int, targets: Targets, *, apart
 
 def _rows(sides: Sides, step: int) -> int:
     """For how many examples the other side's model predicts in a step."""
-    return sum(map(len, sides.other.arrays(step, "predictions")))
+    return count_rows(sides.other.arrays(step, "predictions"))
 
 
 def own_call(sides: Sides, step: int) -> Targets | None:
