@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
-from compare.naming import MADE_ALIKE, absolute, plain, refuse_output, shown_path, unknown
+from compare.naming import MADE_ALIKE, absolute, plain, refuse_output, refuse_unreadable, shown_path, unknown
 from compare.option import Converted
 from compare.request import (
     COMPARED,
@@ -104,6 +104,7 @@ class Trained(Task):
         if self.tensorboard and find_spec("tensorboard") is None:
             raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         if self.baseline is not None:
+            refuse_unreadable(self.baseline)
             if not os.path.isfile(self.baseline / "metrics.csv"):
                 why = "no recorded comparison is there (a folder with a metrics.csv)"
                 raise RequestError(f"--baseline {shown_path(self.baseline)}: {why}")

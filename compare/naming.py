@@ -93,6 +93,16 @@ def shown_path(path: object) -> str:
     return printable(shown).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def refuse_unreadable(folder: Path) -> None:
+    """Refuses a folder that may not be looked into, also since one above it may not."""
+    try:
+        os.stat(os.path.join(folder, "."))
+    except PermissionError as error:
+        raise RequestError(f"{shown_path(folder)}: cannot be read ({error.strerror})") from None
+    except (OSError, ValueError):  # it is not there, or no folder
+        return
+
+
 def refuse_output(option: str, path: Path) -> None:
     """Refuses a file that a command would write if it is there, as a link too, or cannot be made."""
     try:
@@ -100,11 +110,10 @@ def refuse_output(option: str, path: Path) -> None:
         path.unlink()
     except FileExistsError:
         raise RequestError(f"{option} {path}: it exists and is not overwritten; give another name") from None
-    except FileNotFoundError:
-        raise RequestError(
-            f"{option} {path}: there is no folder {path.parent}; make it, or give another name"
-        ) from None
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError) and not os.path.exists(path.parent):
+            why = f"there is no folder {path.parent}; make it, or give another name"
+            raise RequestError(f"{option} {path}: {why}") from None
         reason = getattr(error, "strerror", None) or error
         raise RequestError(f"{option} {path}: it cannot be written ({reason}); give another name or folder") from None
 

@@ -83,7 +83,7 @@ class Option:
             return tuple(map(str, each)) if self.kind is str else each
         if self.kind is Path:
             if not isinstance(value, str | os.PathLike) or "\0" in str(value) or not str(value):
-                raise RequestError(f"{flag(name)} {value!r}: give a folder")
+                raise RequestError(f"{flag(name)} {value!r}: give a {'file' if '.' in str(self.metavar) else 'folder'}")
             return Path(value)
         if self.least is not None:
             given = tuple(value) if self.pair and isinstance(value, list | tuple) else (value,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -26,7 +27,7 @@ from recorded import finish, record
 from rich.console import Console
 
 import compare
-from compare.app import redraw
+from compare.app import redraw, restore
 from compare.app.publish import judge_and_publish
 from compare.check.causes import CATALOGUE
 from compare.engine.costs import CostMeter, peak_memory
@@ -52,6 +53,7 @@ from compare.records import (
     write_verdict,
 )
 from compare.records import model as records
+from compare.records.logs import read_sides
 from compare.records.run_json import read_run
 from compare.reporting import html, page_model, pictures, plots, sentences, svg, tensorboard, terminal, weight_pictures
 from compare.reporting.charts import counts
@@ -924,6 +926,34 @@ def test_the_page_has_the_numbers_of_the_records_where_their_text_is_also_that_o
         recorder.flush()
     curves = RunFiles(tmp_path, {}, None, read_rows(tmp_path), {}, []).curves
     assert curves["loop", 0]["accuracy"][1] == 0.535 != curves["fit", 0]["accuracy"][1]
+
+
+def test_a_folder_that_may_not_be_looked_into_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stat, folder = os.stat, recorded.identical(tmp_path / "run")
+
+    def denied(path: Any, *arguments: Any, **given: Any) -> os.stat_result:
+        if os.fspath(path) == f"{folder}/.":  # root may look into every folder
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return stat(path, *arguments, **given)
+
+    result = compare.load(folder)
+    monkeypatch.setattr(os, "stat", denied)
+    for look in (
+        lambda: compare.load(folder),
+        lambda: result.metrics,
+        lambda: read_sides([str(folder)]),
+        lambda: request(baseline=folder),
+    ):
+        with pytest.raises(compare.RequestError, match=r"/run: cannot be read \(Permission denied\)$"):
+            look()
+    assert restore.main([str(folder)]) == 2
+    assert capsys.readouterr().err.endswith("/run: cannot be read (Permission denied)\n")
+    monkeypatch.undo()
+    shutil.rmtree(folder)
+    with pytest.raises(compare.RequestError, match=r"run\.json: is missing"):
+        result.metrics  # noqa: B018
 
 
 def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:

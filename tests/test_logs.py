@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -214,6 +215,16 @@ def test_logs_of_several_seeds_are_judged_as_a_study(
     assert (entry["study"]["seeds"], entry["study"]["verdict"], entry["candidate"]) == (5, word, "loop")
     said = " ".join(capsys.readouterr().out.split())
     assert f"{word}: curves only, weights not seen: loop compared with fit" in said and "5 seeds" in said
+
+
+def test_a_log_without_a_partner_is_said_not_to_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [*seeds(tmp_path, "fit", 0), *seeds(tmp_path, "loop", 0)[:-2]]
+    csv(logs[4], {"loss": [0.5, math.nan]})
+    status, verdict = run(tmp_path, *logs)
+    assert (status, verdict["comparisons"][0]["study"]["seeds"]) == (0, 3)
+    told, alone = capsys.readouterr().out, "has no partner among the logs of loop and is not compared"
+    assert f"Note: fit, seed 3 ({logs[3]}), {alone}.\n" in told
+    assert f"Note: fit, seed 4 ({logs[4]}), {alone}; its loss is nan in epoch 2.\n" in told
 
 
 def test_a_margin_is_for_several_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -256,6 +256,10 @@ def test_folders_are_paths(name: str, value: Any) -> None:
     refused(f"--{name.replace('_', '-')} .*: give a folder", **{name: value})
 
 
+def test_an_empty_name_of_a_file_is_none() -> None:
+    refused("--write-experiment '': give a file", scripts=["a.py", "b.py"], write_experiment="")
+
+
 @pytest.mark.parametrize("name", ["reports", "data_dir"])
 def test_folders_may_be_text(name: str) -> None:
     assert getattr(request(**{name: "some/where"}), name) == Path("some/where")
@@ -384,6 +388,7 @@ def test_a_study_is_no_short_check_and_its_backend_has_a_scheduler() -> None:
         ("link.py", "link.py: it exists and is not overwritten"),
         ("no/such/made.py", "there is no folder .*no/such"),
         ("made.npz", "give a name that ends in .py"),
+        ("/proc/made.py", r"it cannot be written \(No such file or directory\)"),
         (f"{'x' * 300}.py", r"it cannot be written \(File name too long\)"),
     ],
 )

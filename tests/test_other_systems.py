@@ -14,7 +14,7 @@ import pytest
 from compare import signals
 from compare.app import script_runs
 from compare.app.script_runs import START_METHOD, ScriptRunner, failure_of, last_line, start_method
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError
 from compare.watch.settings import Settings
 from compare.watch.trace import read_traces
 
@@ -141,6 +141,16 @@ def test_a_script_of_which_a_thread_goes_on_after_its_last_line_is_ended(
     trace, _ = read_traces(run.folder)
     assert (run.lingered, failure_of(run), trace.last, trace.whole) == (True, "", 2, True)
     assert run.steps() == 2
+
+
+def test_that_the_process_of_the_scripts_was_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(script_runs.START_METHOD, "spawn")
+    settings = Settings(*["script.py"] * 2, *[str(tmp_path / "run")] * 2)
+    with ScriptRunner() as runner:
+        (server,) = runner._servers.values()
+        server.kill()
+        with pytest.raises(NoVerdictError, match=r"was killed \(signal 9\), perhaps for lack of memory; run it again$"):
+            runner.start(settings, tmp_path / "log")
 
 
 def test_interruptions_are_caught_without_the_signals_that_windows_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

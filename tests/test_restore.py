@@ -86,6 +86,7 @@ def test_without_batch_norm_the_accuracy_is_the_same_under_every_strategy(tensor
         (["--trainer", "nobody"], "has fit, loop"),
         (["--seed", "5"], "--seed 5: "),
         (["--epoch", "7"], "no checkpoint of epoch 7"),
+        (["--epoch", "0"], "no checkpoint of epoch 0"),
         (["--strategy", "multi-worker"], "use mirrored"),
         (["--strategy", "central-storage"], "use --strategy default"),
         (["--strategy", "nothing"], "unknown"),

@@ -230,7 +230,7 @@ def test_trainings_that_are_not_compared_are_said(tmp_path: Path) -> None:
     (tmp_path / ENOUGH).touch()
     assert _cut(session, [run]) == [f"{first}, and no training that begins after them"]
     run.lingered = True
-    assert _cut(session, [run])[0] == "a was ended: its last line had run, and a thread of it went on"
+    assert _cut(session, [run])[0] == "a was ended: its last line had run, and a thread or a function of atexit went on"
     run.lingered = False
     models[0].traces[0].last, session.stopped = 2, True
     assert _cut(session, [run]) == ["the scripts were ended where their weights differ (--stop-at-difference)"]

@@ -15,7 +15,7 @@ import pytest
 
 import compare
 from compare.app.environments import refuse_flags, versions_of
-from compare.app.script_sides import _exactly, sides_of
+from compare.app.script_sides import _exactly, _names_of_repository, sides_of
 from compare.app.scripts import _environments_apart
 from compare.errors import RequestError
 from compare.modes import Scripts
@@ -224,6 +224,7 @@ def test_a_commit_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, rep
         (script, ["HEAD", "nowhere"], f"--commits nowhere: there is no such commit in {repository}"),
         (script, ["--all", "HEAD"], f"--commits --all: there is no such commit in {repository}"),
         (late, ["HEAD~1", "HEAD"], "--commits HEAD~1: it has no code/other.py"),
+        (script.parent, ["HEAD", "HEAD"], "--commits HEAD: code is no file there"),
         (outside, ["HEAD", "HEAD"], f"--commits: {outside} is in no Git repository"),
         (script, ["HEAD"], "--commits takes two commits, not 1"),
     ):
@@ -231,6 +232,23 @@ def test_a_commit_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, rep
             compared(tmp_path / "reports", path, commits=commits)
         assert str(refused.value) == why
     assert git(repository, "worktree", "list").count("\n") == 1
+
+
+def test_without_git_it_is_not_said_that_there_is_no_repository(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _names_of_repository.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RequestError, match=r"^--commits: git is not installed, or not in PATH$"):
+        sides_of(Scripts(scripts=(str(repository / "code" / "train.py"),), commits=("HEAD~1", "HEAD")), tmp_path)
+
+
+def test_the_name_of_a_script_is_one_line(tmp_path: Path) -> None:
+    scripts = [tmp_path / name for name in ("fit.py", "x\nidentical: \x1b[31mall is well.py")]
+    for script in scripts:
+        script.write_text("")
+    one, other = sides_of(Scripts(scripts=tuple(map(str, scripts))), tmp_path)
+    assert (one.name, other.name) == ("fit", r"x\nidentical: \x1b[31mall is well")
 
 
 def test_a_commit_of_a_clone_as_ci_services_make_it(tmp_path: Path, repository: Path) -> None:

@@ -196,6 +196,7 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
             "inside a tf.function (",
         ),
         ("end_epoch(epoch", "end_epoch(epoch + 1", "run.end_epoch", "for epoch 2, but epoch 1 of 1..2 was expected"),
+        ("end_epoch(epoch", "end_epoch(str(epoch)", "run.end_epoch", "for '1', which is text, but epoch 1 of 1..2 was"),
         ("{})", "{'loss': None})", "run.end_epoch", "takes a dict of metric name to float"),
         ("{})", "{1: 2.0})", "run.end_epoch", "takes a dict of metric name to float: 1 is not a name"),
         pytest.param("{})", "[1.0])", "run.end_epoch", "takes a dict of metric name to float", marks=pytest.mark.slow),

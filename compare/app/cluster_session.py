@@ -58,7 +58,8 @@ def start(options: Trained, folder: Path, console: Console) -> Result:
     content: dict[str, Any] = read_verdict(path) if path.exists() else {"interrupted": True}
     verdict = "" if content.get("interrupted") else content["verdict"]  # of the part that was finished then
     if not verdict or status != EXIT_STATUS[verdict]:
-        raise NoVerdictError(message or f"the chief process ended with status {status}")
+        go_on = "; continue with --resume" * (status == -processes.KILL)
+        raise NoVerdictError(message or f"the chief process {processes.how_ended(status)}{go_on}")
     if verdict == DIFFERENT:
         RunJson.read(folder).save(status=TRAINED)  # to be explained on --resume, if this process is killed
         verdict = _diagnose_here(options, folder, console) or verdict
@@ -197,7 +198,7 @@ def _wait(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str
     killed = [task for task in failed if running[task].returncode == -processes.KILL]
     if killed or (failed and chief.poll() in (None, EXIT_NO_VERDICT)):  # the chief found no verdict because of it
         raise NoVerdictError(
-            f"{failed[0].name} ended with status {running[failed[0]].returncode} before the run was over, "
+            f"{failed[0].name} {processes.how_ended(running[failed[0]].returncode)} before the run was over, "
             f"which stops the others; its last words are in {failed[0].name}.log of the run's folder"
         )
     assert chief.stderr is not None

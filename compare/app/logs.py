@@ -15,7 +15,7 @@ from compare.app.publish import publish_verdict
 from compare.check.not_finite import led
 from compare.errors import RequestError
 from compare.modes import Logs
-from compare.naming import margin, refuse_margins
+from compare.naming import margin, refuse_margins, shown_path
 from compare.records import EpochRecord, MetricsFile, Record, step_dtype
 from compare.records.event_files import event_files
 from compare.records.logs import FOLDERS, Log, read_sides
@@ -46,7 +46,7 @@ def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
         for name, logs in sides.items()
     }
     reference, *candidates = records.values()
-    notes = [NOTE, *_notes(sides), *_paired_by_value(reference, candidates)]
+    notes = [NOTE, *_notes(sides), *_without_partner(sides), *_paired_by_value(reference, candidates)]
     title = f"{', '.join(names[:-1])} and {names[-1]}: curves only, weights not seen"
     say(console, title, style="bold")
     for note in notes[1:]:
@@ -73,6 +73,24 @@ def _notes(sides: Mapping[str, Sequence[Log]]) -> list[str]:
             notes.append(f"{name}: {', '.join(f'{old} is compared as {new}' for old, new in renamed.items())}.")
         if left_out:
             notes.append(f"{name}: not compared: {', '.join(left_out)}.")
+    return notes
+
+
+def _without_partner(sides: Mapping[str, Sequence[Log]]) -> list[str]:
+    """Which logs are not compared, since the other side has none of their seed, and what is not finite in them."""
+    reference, *candidates = sides
+    notes = []
+    for own, other in ((side, other) for name in candidates for side, other in ((reference, name), (name, reference))):
+        seeds = {log.seed for log in sides[other]}
+        for log in (each for each in sides[own] if each.seed not in seeds):
+            numbers = ((epoch, *number) for epoch, logged in log.epochs.items() for number in logged.items())
+            lost = [
+                f"; its {name} is {value} in epoch {epoch}"
+                for epoch, name, value in numbers
+                if not math.isfinite(value)
+            ]
+            what = f"{own}, seed {log.seed} ({shown_path(log.source)})"
+            notes.append(f"{what}, has no partner among the logs of {other} and is not compared{''.join(lost[:1])}.")
     return notes
 
 

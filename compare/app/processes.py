@@ -178,6 +178,15 @@ def _wake(pid: int) -> None:
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
+def how_ended(status: int | None) -> str:
+    """How a process has ended, in words, by its exit status; None if that is not known."""
+    if status is None:
+        return "died"
+    if status == -KILL:
+        return f"was killed (signal {KILL:d}), perhaps for lack of memory"
+    return f"ended with status {status}"
+
+
 def send(pid: int, number: int) -> None:
     """Sends a signal to a process that leads a session, and to all that it has started there; wakes those stopped."""
     with suppress(OSError):  # they have ended

@@ -23,7 +23,7 @@ from compare.app.standard_streams import ending, forgiving
 from compare.engine.preflight import Facts
 from compare.errors import RequestError
 from compare.modes import Trained
-from compare.naming import is_file, shown_path
+from compare.naming import is_file, refuse_unreadable, shown_path
 from compare.options import request
 from compare.records import EPOCH_END, read_rows, shortest
 from compare.records.run_json import RunJson
@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @stderr_to(Path(os.devnull))
 @without_exit("your code")
 def restore(given: argparse.Namespace) -> int:
+    refuse_unreadable(given.run)
     if not os.path.isdir(given.run):
         raise RequestError(f"{shown_path(given.run)}: this is no folder; give the folder of a run")
     recorded = RunJson.of_run(given.run)
@@ -90,9 +91,9 @@ def restore(given: argparse.Namespace) -> int:
         ends = [epoch for epoch, step in saved(folder) if step == EPOCH_END]
         epochs = [epoch for epoch in ends if given.epoch in (None, epoch)]
         if not epochs:
+            of_epoch = "" if given.epoch is None else f" of epoch {given.epoch}"
             raise RequestError(
-                f"{folder}: no checkpoint{f' of epoch {given.epoch}' if given.epoch else ''} of {name} is there "
-                f"({', '.join(map(str, ends)) or 'none at all'})"
+                f"{folder}: no checkpoint{of_epoch} of {name} is there ({', '.join(map(str, ends)) or 'none at all'})"
             )
         evaluated, notes = _evaluate(task, given.run, folder, epochs, seed)
         reported = rows.get((name, str(evaluated["epoch"])), {})

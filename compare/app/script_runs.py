@@ -22,6 +22,7 @@ import numpy as np
 
 from compare.app import processes
 from compare.errors import NoVerdictError, RequestError
+from compare.naming import shown_path
 from compare.records import (
     EPOCH_END,
     PORTABLE_HASHES,
@@ -44,7 +45,6 @@ ENDING = (signal.SIGINT, 2.0), (signal.SIGTERM, 2.0), (getattr(signal, "SIGKILL"
 """How a script is asked to end, and how long it has for that."""
 START_METHOD = "FIT_VS_LOOP_START_METHOD"
 """The environment variable with ``fork`` or ``spawn``, the way to start the processes of scripts; for tests."""
-DIED = "the process that runs the scripts died; see tensorflow.log"
 
 
 def start_method() -> str:
@@ -90,7 +90,7 @@ class ScriptRun:
 
     @property
     def lingered(self) -> bool:
-        """Whether it was ended after its last line, since a thread of it went on."""
+        """Whether it was ended after its last line, since a thread or a function of atexit went on."""
         return self.asked and (self.folder / OVER).exists() and not (self.folder / ENOUGH).exists()
 
 
@@ -134,13 +134,21 @@ class ScriptRunner:
         with server.stdout as lines:
             for line in lines:
                 self._messages.put(json.loads(line))
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(GRACE_SECONDS)
         self._messages.put(None)
 
     def _next(self, seconds: float | None) -> list[Any]:
         message = self._messages.get(timeout=seconds)
         if message is None:
-            raise NoVerdictError(DIED)
+            raise self._lost()
         return message
+
+    def _lost(self) -> NoVerdictError:
+        """The error that a process that scripts come from has died."""
+        status = next((status for each in self._servers.values() if (status := each.poll()) is not None), None)
+        see = "run it again" if status == -processes.KILL else f"see {shown_path(self._log)}"
+        return NoVerdictError(f"the process that runs the scripts {processes.how_ended(status)}; {see}")
 
     def __enter__(self) -> ScriptRunner:
         return self
@@ -169,7 +177,7 @@ class ScriptRunner:
         try:
             server.stdin.write(json.dumps([str(folder / "settings.json"), str(log)]).encode() + b"\n")
         except OSError:
-            raise NoVerdictError(DIED) from None
+            raise self._lost() from None
         while (message := self._next(None))[0] != "started":
             self._ended(*message[1:])
         run = self._running[message[1]] = ScriptRun(settings, log, message[1])

@@ -18,7 +18,7 @@ from compare.app.environments import PACKAGES, versions_of
 from compare.app.notebooks import as_python
 from compare.errors import RequestError
 from compare.modes import Scripts
-from compare.naming import distinct, plain, printable, refuse_missing
+from compare.naming import distinct, plain, printable, refuse_missing, shown_path
 from compare.request import keras_of_the_environment
 from compare.user_errors import describe
 
@@ -79,7 +79,7 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
         of_commit = dict[str, str]()
         if options.commits:
             script, of_commit = _checked_out(options.commits[number], script, work / f"commit-{number + 1}")
-        name = distinct(printable(Path(script).stem) + ends[number], [each.name for each in sides])
+        name = distinct(shown_path(Path(script).stem) + ends[number], [each.name for each in sides])
         source = as_python(script, work / f"notebook-{number}.py")
         if pythons[number] == sys.executable:
             _refuse_what_is_no_python(script, source)
@@ -129,14 +129,18 @@ def _checked_out(commit: str, script: str, where: Path) -> tuple[str, dict[str, 
     given = Path(script).resolve()
     try:
         top = Path(_git(given.parent, "rev-parse", "--show-toplevel"))
+    except FileNotFoundError:
+        raise RequestError("--commits: git is not installed, or not in PATH") from None
     except (OSError, subprocess.CalledProcessError):
         raise RequestError(f"--commits: {script} is in no Git repository") from None
     exact = _exactly(commit, top)
     inside = given.relative_to(top)
     try:
-        _git(top, "cat-file", "-e", f"{exact}:{inside.as_posix()}")
+        kind = _git(top, "cat-file", "-t", f"{exact}:{inside.as_posix()}")
     except subprocess.CalledProcessError:
         raise RequestError(f"--commits {commit}: it has no {inside}") from None
+    if kind != "blob":
+        raise RequestError(f"--commits {commit}: {inside} is no file there")
     try:
         _git(top, "clone", "--shared", "--no-checkout", str(top), str(where))
         _git(where, "update-ref", "--no-deref", "HEAD", exact)

@@ -27,7 +27,7 @@ from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.judge_recorded import more_weights
 from compare.errors import NoVerdictError
 from compare.modes import Scripts
-from compare.naming import distinct, printable, some
+from compare.naming import distinct, printable, shown_path, some
 from compare.records import MetricsFile
 from compare.records.run_json import INTERRUPTED, TRAINED, UNEXPLAINED, RunJson
 from compare.reporting.result import Result
@@ -79,7 +79,7 @@ def _begin(
         known["versions"][name] = " / ".join(versions)
     run.begin_training(known | {"title": title, "notes": about, "strategy": _strategy([1])})
     run.save()
-    what = names if len(sides) > len(options.scripts) else options.scripts
+    what = names if len(sides) > len(options.scripts) else map(shown_path, options.scripts)
     tell(console, f"Comparing {' and '.join(what)}", style="bold")
     for text in about:
         tell(console, f"  {text}")
@@ -192,7 +192,9 @@ def _further_names(session: ScriptsSession, number: int, pair: Sequence[Trace]) 
 def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
     """That no script was watched for longer, as sentences, if one would have gone on."""
     lingered = [name for name, run in zip(session.names, runs, strict=False) if run.lingered]
-    threads = [f"{name} was ended: its last line had run, and a thread of it went on" for name in lingered]
+    threads = [
+        f"{name} was ended: its last line had run, and a thread or a function of atexit went on" for name in lingered
+    ]
     most = session.options.max_steps
     cut = any(trace.last >= most for model in session.models for trace in model.traces)
     ended = not session.alone and any((run.folder / ENOUGH).exists() for run in runs)

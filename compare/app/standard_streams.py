@@ -81,11 +81,13 @@ def ending(program: str, carry_out: Callable[[], int]) -> int:
     except KeyboardInterrupt as error:
         status = fail(program, str(error) or "interrupted", EXIT_INTERRUPTED)
     except Exception as error:
-        text, status = str(error), getattr(error, "status", EXIT_NO_VERDICT)
+        text, status = str(error), EXIT_NO_VERDICT
         if {getattr(each, "errno", 0) for each in (error, error.__cause__, error.__context__)} & TOO_MANY_FILES:
             then = error.then if isinstance(error, StorageError) else "then run it again"
-            text, status = f"too many open files: allow more (ulimit -n), {then}", EXIT_NO_VERDICT
-        elif not isinstance(error, RequestError | NoVerdictError):
+            text = f"too many open files: allow more (ulimit -n), {then}"
+        elif isinstance(error, RequestError | NoVerdictError):
+            status = error.status
+        else:
             *_, last = traceback.extract_tb(error.__traceback__)
             text = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
         fail(program, text, status)

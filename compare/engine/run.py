@@ -389,8 +389,9 @@ class Run:
                 "runs a whole epoch"
             )
         if epoch not in self.epochs or epoch != self._epoch:
+            shown = f"{epoch!r}, which is text" if isinstance(epoch, str) else f"epoch {epoch}"
             raise TrainerError(
-                f"end_epoch was called for epoch {epoch}, but epoch {self._epoch} of "
+                f"end_epoch was called for {shown}, but epoch {self._epoch} of "
                 f"{self.epochs[0]}..{self.epochs[-1]} was expected: call it once per epoch, in order"
             )
         counted = self._step_count

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from compare.errors import RequestError
-from compare.naming import distinct, printable
+from compare.naming import distinct, refuse_unreadable, shown_path
 from compare.records.event_files import event_files, read_scalars
 from compare.records.metrics_csv import (
     KEY_COLUMNS,
@@ -180,6 +180,7 @@ def _without_number(name: str) -> str:
 def _logs_at(text: str) -> list[Log]:
     """The logs in a file or folder, or in those that match a pattern."""
     path = Path(text)
+    refuse_unreadable(path)
     if os.path.isdir(path):
         return _in_folder(path)
     if os.path.exists(path):
@@ -217,7 +218,7 @@ def _as_one(logs: Sequence[Log], name: str) -> list[Log]:
     """Several logs as the seeds of one training."""
     if len(logs) == 1:
         return list(logs)
-    return _with_seeds([replace(log, name=printable(name), seed=None) for log in logs])
+    return _with_seeds([replace(log, name=shown_path(name), seed=None) for log in logs])
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -257,7 +258,7 @@ def _of_file(path: Path) -> list[Log]:
             metrics[name] = exact_column(known)
     seconds = {epoch: as_number(row.get("seconds", "")) for epoch, row in zip(epochs, rows, strict=True)}
     known_seconds = {epoch: value for epoch, value in seconds.items() if value is not None}
-    name = printable(path.stem)
+    name = shown_path(path.stem)
     return [_log(path, name, None, metrics, epochs, known_seconds, left_out)]
 
 
@@ -323,7 +324,7 @@ def _of_metrics_csv(path: Path) -> list[Log]:
     logs = []
     for (trainer, seed), columns in columns_of(rows).items():
         metrics = {n: values for n, values in columns.items() if values and n not in KEY_COLUMNS + TIME_COLUMNS}
-        logs.append(_log(path, printable(trainer), seed, metrics, list(columns["epoch"]), columns["seconds"]))
+        logs.append(_log(path, shown_path(trainer), seed, metrics, list(columns["epoch"]), columns["seconds"]))
     if not logs:
         raise RequestError(f"{path}: there is no epoch in it")
     return logs
@@ -350,7 +351,7 @@ def _of_event_files(folder: Path) -> Log:
     numbers = sorted(set().union(*found.values()))
     epochs = dict(zip(numbers, _from_one(folder, numbers), strict=True))
     metrics = {name: {epochs[step]: value for step, value in values.items()} for name, values in found.items()}
-    return _log(folder, printable(folder.resolve().name), None, metrics, list(epochs.values()))
+    return _log(folder, shown_path(folder.resolve().name), None, metrics, list(epochs.values()))
 
 
 # Names of metrics

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from compare.errors import RequestError
-from compare.naming import renamed, shown_path
+from compare.naming import refuse_unreadable, renamed, shown_path
 from compare.records.files import checksum, read_checked, write_checked
 from compare.records.metrics_csv import filled, read_metrics
 from compare.records.model import RecordError
@@ -190,7 +190,9 @@ def read_run(folder: Path) -> dict[str, Any]:
 
     Raises:
         RecordError: if the file is missing or damaged, or what is read back is not all in plain files in the folder.
+        RequestError: if the folder may not be looked into.
     """
+    refuse_unreadable(folder)
     _refuse_links(folder)
     content = read_checked(folder / "run.json", SCHEMA)
     if not isinstance(content.get("options"), dict):

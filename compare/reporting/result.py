@@ -11,6 +11,7 @@ import numpy as np
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
 from compare.records import read_rows, read_verdict
+from compare.records.run_json import read_run
 from compare.reporting.run_files import usable
 from compare.reporting.sentences import worst_first
 from compare.reporting.terminal import as_text
@@ -108,6 +109,7 @@ class Result:
         """
         import pandas as pd  # noqa: PLC0415 (lazy)
 
+        read_run(self.path)  # without a run, no rows are no result
         frame = pd.DataFrame(read_rows(self.path))
         whole = {"seed": int, "epoch": int}
         # Not read_csv: in some versions of pandas its floats are off by one unit in the last place.
