@@ -127,6 +127,12 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
         ("layers.Dense(2)", "layers.Conv2D(2, 3)", "def build_model", "Input 0"),
         ("optimizers.SGD(0.1)", "optimizers.legacy.SGD(0.1)", "optimizers.legacy", "; write tf.keras.optimizers.SGD"),
         (SGD, "return cached('sgd', lambda: tf.keras.optimizers.SGD(0.1))", "def build_optimizer", "created earlier"),
+        (
+            METRICS,
+            "return [cached('auc', lambda: tf.keras.metrics.SparseCategoricalAccuracy())]",
+            "def build_metrics",
+            "created earlier",
+        ),
         (MODEL, "return cached('model', lambda: tf.keras.Sequential([tf.keras.layers.Dense(2)]))", MADE, "model again"),
         (
             MODEL,

@@ -16,6 +16,9 @@ from compare.experiment import Experiment
 from compare.records.metrics_csv import is_column
 from compare.user_errors import blaming, place_of
 
+PARTS = "build_metrics", "build_weighted_metrics"
+"""The functions of an experiment that make metrics."""
+
 
 def metric_objects(experiment: Experiment, model: tf.keras.Model, spec: Any) -> tuple[Any, Any]:
     """Returns an experiment's metrics and weighted metrics as objects; call it under the strategy's scope.
@@ -23,9 +26,19 @@ def metric_objects(experiment: Experiment, model: tf.keras.Model, spec: Any) -> 
     Names and functions ("accuracy", "mse") become the metrics that ``compile`` would make of them. Lists and dicts
     remain; None becomes an empty list.
     """
-    return _objects(experiment, "build_metrics", model, spec), _objects(
-        experiment, "build_weighted_metrics", model, spec
-    )
+    metrics, weighted = (_objects(experiment, part, model, spec) for part in PARTS)
+    return metrics, weighted
+
+
+def refuse_same_metrics(metrics: tuple[Any, Any], made_again: tuple[Any, Any], experiment: Experiment) -> None:
+    """Refuses a metric that two calls return: what one run has counted would go on in the next."""
+    for part, one, other in zip(PARTS, metrics, made_again, strict=True):
+        known = {id(metric) for metric in tf.nest.flatten(one) if metric is not None}
+        if any(id(metric) in known for metric in tf.nest.flatten(other)):
+            raise RequestError(
+                f"{part} ({place_of(getattr(experiment, part))}) returned a metric that was created earlier: create a "
+                "new one in every call, since each run needs its own"
+            )
 
 
 def _objects(experiment: Experiment, part: str, model: tf.keras.Model, spec: Any) -> Any:
