@@ -30,6 +30,7 @@ from compare.app.script_pairs import (
     left_out,
     left_over,
     paired_models,
+    stretches,
 )
 from compare.app.script_runs import write_records
 from compare.app.scripts import _continuations, _cut, _further
@@ -55,7 +56,16 @@ from compare.watch.reported_logs import line_of, logs_by_epoch
 from compare.watch.seen import CloseUp, Event, read_close_up
 from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
 from compare.watch.stages import StageObserver, _depends_on_training, _Replica
-from compare.watch.trace import ENOUGH, UNTRAINED, Trace, TraceWriter, configuration_of, read_traces, steps_made
+from compare.watch.trace import (
+    ENOUGH,
+    UNTRAINED,
+    FitEpoch,
+    Trace,
+    TraceWriter,
+    configuration_of,
+    read_traces,
+    steps_made,
+)
 from compare.watch.training import Count
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -258,6 +268,20 @@ def test_scripts_are_stopped_where_a_step_of_both_differs_by_more_than_rounding(
     assert not scripts_session._to_be_stopped(session, ended), "there is nothing to stop"
     one, two = [trace([0, 2, 4, 6], 0.0)], [trace([0, 1, 2, 3, 4, 5], gap)]
     assert [(a.last, b.last) for a, b in paired_models([one, two], 0)] == [(4, 4)], "up to the last step of both"
+
+
+def test_epochs_of_fit_end_where_the_first_model_has_made_its_own_steps() -> None:
+    """A critic makes two steps for each of a generator's, and is trained first, so that fit's epochs are its own."""
+
+    def made(steps: int, created: int, epochs: list[FitEpoch]) -> Trace:
+        rows = np.zeros(steps, step_dtype(0, 1))
+        rows["step"] = range(1, steps + 1)
+        return Trace((), 1, rows, began=1, ended=18, created=created, epochs=epochs)
+
+    critic = made(36, 1, [FitEpoch(end, {"loss": 1.0}, 1.0) for end in (12, 24, 36)])
+    ((first, second),) = stretches([critic, made(18, 0, [])])
+    assert [each.steps for each in first.epochs] == [6, 12, 18]
+    assert (first.last, second) == (18, critic)
 
 
 def only(traces: Sequence[Trace]) -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -325,7 +326,11 @@ def _in_order_of_creation(traces: Sequence[Trace]) -> list[Trace]:
     first, *others = sorted(traces, key=lambda trace: trace.created)
     told = next((trace for trace in traces if trace.epochs or trace.reported), first)
     if not (first.epochs or first.reported):
-        first = replace(first, epochs=told.epochs, reported=told.reported)
+        # A critic may make several steps for each of the other model's.
+        share = Fraction(first.last, told.last or 1)
+        epochs = [replace(each, steps=int(each.steps * share)) for each in told.epochs]
+        reported = [replace(each, steps=int(each.steps * share)) for each in told.reported]
+        first = replace(first, epochs=epochs, reported=reported)
     return [first, *others]
 
 
