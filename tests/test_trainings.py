@@ -227,6 +227,28 @@ def test_what_has_no_fixed_shape_is_left_out_and_trainings_that_are_too_many_are
     assert seen[0].untrained()["further"] == ["model-4", "model-5"]
 
 
+@pytest.mark.filterwarnings("ignore:.*input ran out of data:UserWarning")
+def test_an_optimizer_that_makes_no_step_over_an_empty_data_set_is_not_said_to_count_none(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, ended = list[Observer](), Observer.ended
+    monkeypatch.setattr(Observer, "ended", lambda self: (seen.append(self), ended(self)))
+
+    class CountsNone(keras.optimizers.SGD):
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            super().apply(grads, trainable_variables)
+            self.iterations.assign_sub(1)
+
+    def script() -> None:
+        for optimizer, size in (("adam", 0), (CountsNone(), 16)):
+            model = keras.Sequential([keras.Input((8,)), layers.Dense(1)])
+            model.compile(optimizer, "mse")
+            model.fit(X[:size], Y[:size], batch_size=16, verbose=0)
+
+    watch(script)
+    assert seen[0].untrained()["optimizers"] == ["CountsNone"]
+
+
 def test_trainings_that_are_not_compared_are_said(tmp_path: Path) -> None:
     write_json(tmp_path / UNTRAINED, {"models": [], "optimizers": [], "further": ["model-4", "model-5"]})
     run: Any = SimpleNamespace(folder=tmp_path, settings=SimpleNamespace(trainings=4), lingered=False)

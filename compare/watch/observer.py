@@ -555,7 +555,10 @@ class Observer:
         """Why steps may be missing: models without trainable weights, optimizers that count none, further trainings."""
         models = [str(model.name) for model in self.trainings.fitted if model.built and not model.trainable_weights]
         counts = [count for each in self.trainings if not each.began for count in each.counts.values()]
-        optimizers = [type(count.optimizer).__name__ for count in counts]
+        # One of Keras's own counts its steps: it has made none, as over an empty data set. But it may skip all of them.
+        kinds = [type(count.optimizer) for count in counts]
+        skips = keras.optimizers.LossScaleOptimizer
+        optimizers = [kind.__name__ for kind in kinds if not is_keras(kind) or issubclass(kind, skips)]
         return {"models": models, "optimizers": optimizers, "further": self.trainings.further}
 
     def _complete_round(self, stepped: Sequence[Training]) -> None:
