@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -261,10 +262,20 @@ def assert_alike(
         if text:
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:
-        given = (
-            each if isinstance(each, str) else f"FILE.py:{label(each)}" for each in (experiment, reference, trainer)
-        )
+        given = map(_as_argument, (experiment, reference, trainer))
         raise AssertionError(in_short(report.as_verdict(), "--experiment {} --trainers {} {}".format(*given)))
+
+
+def _as_argument(given: str | Experiment | Trainer) -> str:
+    """An experiment or a trainer as the command names it: the file that it is made in, and its name there."""
+    if isinstance(given, str):
+        return given
+    cls = given if isinstance(given, type) else type(given)
+    module = sys.modules.get((given.build_model if isinstance(given, Experiment) else cls).__module__)
+    there = getattr(module, "__dict__", {})
+    attribute = next((name for name, value in there.items() if value is given or value is cls), label(given))
+    file = Path(getattr(module, "__file__", None) or "FILE.py")
+    return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{attribute}"
 
 
 def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None, **options: Any) -> None:

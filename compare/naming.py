@@ -36,8 +36,12 @@ def is_file(wanted: str) -> bool:
 def refuse_missing(path: str | Path) -> None:
     """Raises a RequestError if a Python file is not there."""
     if not os.path.isfile(path):  # of a name that is too long, too
-        wrong = "it is no plain file" if os.path.exists(path) else "there is no such file"
-        raise RequestError(f"{shown_path(path)}: {wrong}")
+        if os.path.exists(path):
+            raise RequestError(f"{shown_path(path)}: it is no plain file")
+        beside: list[str] = []
+        with suppress(OSError, ValueError):
+            beside = [name for name in os.listdir(os.path.dirname(path) or ".") if name.endswith(Path(path).suffix)]
+        raise RequestError(f"{shown_path(path)}: there is no such file{did_you_mean(Path(path).name, beside)}")
 
 
 def source_and_attribute(wanted: str) -> tuple[str, str]:

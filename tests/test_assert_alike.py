@@ -7,6 +7,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tasks
@@ -105,6 +106,17 @@ def test_a_failure_shows_the_users_test_alone(tensorflow, monkeypatch):
         compare.assert_alike(tasks.experiment(), compare.CustomLoop())
     shown = [entry.path for entry in caught.traceback.filter(caught)]
     assert [path.name for path in shown] == ["test_assert_alike.py"]
+
+
+class OfThisFile(compare.CustomLoop):
+    pass
+
+
+def test_what_is_to_be_checked_is_named_as_the_command_takes_it(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent)
+    assert {compare._as_argument(each) for each in (OfThisFile, OfThisFile())} == {"test_assert_alike.py:OfThisFile"}
+    assert compare._as_argument(tasks.experiment(name="local")).endswith("tasks.py:local"), "it has no name there"
+    assert compare._as_argument("fit") == "fit"
 
 
 def test_a_failure_is_a_few_lines_with_what_to_do_the_cause_first():

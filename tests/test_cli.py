@@ -528,6 +528,20 @@ def test_a_script_that_is_no_python_is_refused_at_once(refuse: Refuse, tmp_path:
     assert not (tmp_path / "reports").exists()
 
 
+def test_an_option_may_be_written_as_the_keyword_of_python_is(refuse: Refuse) -> None:
+    assert refuse("--train_examples=0") == refuse("--train-examples=0") and "--train-examples" in refuse(
+        "--train_examples=0"
+    )
+    given = parsed(["scripts", "mine.py", "mine.py", "--max_steps", "5", "--", "--max_steps", "--own"])
+    assert (given.max_steps, given.script_arguments) == (5, ("--max_steps", "--own"))  # type: ignore[attr-defined]
+
+
+def test_a_file_that_is_not_there_may_be_one_beside_it(refuse: Refuse, tmp_path: Path) -> None:
+    assert refuse("--scripts", "mine.py", "mime.py") == "mime.py: there is no such file; did you mean mine.py?"
+    (tmp_path / "log.csv").write_text("epoch,loss\n1,0.5\n")
+    assert refuse("--scripts", "mine.py", "log.csv") == "log.csv is no script; fit-vs-loop logs compares logs"
+
+
 # Names of trainers and experiments
 
 

@@ -104,6 +104,13 @@ def test_one_pair_of_unequal_logs_is_inconclusive_and_says_what_would_tell(
     assert "compared bit for bit at the end of every epoch" not in page
 
 
+def test_numbers_with_a_decimal_comma_are_read(tmp_path: Path) -> None:
+    csv(tmp_path / "a.csv", {"loss": ["1.5", "0.25", "1e-06"]})
+    csv(tmp_path / "b.csv", {"loss": ["1,5", ",25", "1e-6"]}, separator=";")
+    (one,), (other,) = read_sides([str(tmp_path / name) for name in ("a.csv", "b.csv")]).values()
+    assert one.epochs == other.epochs
+
+
 @pytest.mark.parametrize(
     ("columns", "why"),
     [

@@ -127,10 +127,9 @@ class _Version(argparse.Action):
 
 def parsed(given: Sequence[str]) -> Request:
     """The request of a command line; what follows ``--`` are the arguments of scripts."""
-    own, follows, rest = [_current(each) for each in given], False, []
-    if "--" in own:
-        follows, rest = True, own[own.index("--") + 1 :]
-        own = own[: own.index("--")]
+    follows = "--" in given
+    end = given.index("--") if follows else len(given)
+    own, rest = [_current(each) for each in given[:end]], list(given[end + 1 :])
     flagged = next((word for word in WORDS if any(each.partition("=")[0] == flag(word) for each in own)), "")
     first = own[0] if own and not own[0].startswith("-") else ""
     if first in WORDS:
@@ -147,8 +146,10 @@ def parsed(given: Sequence[str]) -> Request:
 
 
 def _current(argument: str) -> str:
-    """An argument, with the name that its option has now."""
+    """An argument, with the name that its option has now; as a keyword of Python's, it has underscores."""
     name, equals, value = argument.partition("=")
+    if name.startswith("--") and name[2:] in OPTIONS:
+        argument = f"{flag(name[2:])}{equals}{value}"
     return next((f"{flag(now)}{equals}{value}" for former, now in FORMER.items() if name == flag(former)), argument)
 
 

@@ -91,8 +91,10 @@ def _refuse_what_is_no_python(script: str, source: str) -> None:
     """Says at once what Python would say once TensorFlow is imported.
 
     Raises:
-        RequestError: if the script has a syntax error.
+        RequestError: if the script is a log, or has a syntax error.
     """
+    if Path(script).suffix == ".csv":
+        raise RequestError(f"{printable(script)} is no script; fit-vs-loop logs compares logs")
     with warnings.catch_warnings(action="ignore"):
         try:
             compile(Path(source).read_bytes(), script, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

@@ -262,6 +262,10 @@ def _of_file(path: Path) -> list[Log]:
     return [_log(path, name, None, metrics, epochs, known_seconds, left_out)]
 
 
+DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
+"""A number as spreadsheets write it in many languages."""
+
+
 def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
     """The rows of a CSV file by column; the separator is taken from the header."""
     header = text.partition("\n")[0]
@@ -281,7 +285,10 @@ def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
                 )
             if len(row) != len(columns):
                 raise RequestError(f"{path}: line {lines.line_num} has {len(row)} values for {len(columns)} columns")
-            yield {name: value.strip() for name, value in zip(columns, row, strict=True) if name}
+            values = [value.strip() for value in row]
+            if separator != ",":
+                values = [value.replace(",", ".") if DECIMAL_COMMA.fullmatch(value) else value for value in values]
+            yield {name: value for name, value in zip(columns, values, strict=True) if name}
     except csv.Error as error:
         raise RequestError(f"{path}: line {lines.line_num}: {error}") from None
 
