@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 from killed_runs import left_by
 from processes import children
+from rich.console import Console
 
 import compare
+from compare.app import cluster_session
 from compare.app.cluster_session import _free_ports, _wait
 from compare.engine import tf_config
 from compare.errors import NoVerdictError
+from compare.options import request
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["--experiment", "fashion-mnist-sample", "--train-examples", "288", "--batch-size", "32", "--epochs", "1"]
@@ -243,6 +246,12 @@ def test_a_worker_that_dies_ends_the_run_with_an_error(tmp_path):
     assert_none_left(tmp_path)
 
 
+def test_a_chief_that_was_killed_is_told_with_the_way_to_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_session, "start_here", lambda options, folder: (-9, ""))
+    with pytest.raises(NoVerdictError, match=r"was killed \(signal 9\), perhaps .*; continue with --resume$"):
+        cluster_session.start(request(strategy="multi-worker"), tmp_path, Console(quiet=True))
+
+
 @pytest.mark.parametrize(("ends", "refused"), [("exit 0", False), ("kill -9 $$", True)])
 def test_what_the_chief_trained_without_a_worker_that_was_killed_is_no_verdict(ends, refused):
     texts = {"chief": "sleep 1; exit 0", "worker": ends}
@@ -254,7 +263,9 @@ def test_what_the_chief_trained_without_a_worker_that_was_killed_is_no_verdict(e
             for kind, text in texts.items()
         }
         if refused:
-            with pytest.raises(NoVerdictError, match=r"worker-0 was killed \(signal 9\), .* before the run"):
+            with pytest.raises(
+                NoVerdictError, match=r"worker-0 was killed \(signal 9\), .* before the run .* --resume$"
+            ):
                 _wait(running)
         else:
             assert _wait(running) == (0, "")

@@ -58,8 +58,7 @@ def start(options: Trained, folder: Path, console: Console) -> Result:
     content: dict[str, Any] = read_verdict(path) if path.exists() else {"interrupted": True}
     verdict = "" if content.get("interrupted") else content["verdict"]  # of the part that was finished then
     if not verdict or status != EXIT_STATUS[verdict]:
-        go_on = "; continue with --resume" * (status == -processes.KILL)
-        raise NoVerdictError(message or f"the chief process {processes.how_ended(status)}{go_on}")
+        raise NoVerdictError(message or f"the chief process {processes.how_ended(status)}{_go_on(status)}")
     if verdict == DIFFERENT:
         RunJson.read(folder).save(status=TRAINED)  # to be explained on --resume, if this process is killed
         verdict = _diagnose_here(options, folder, console) or verdict
@@ -197,13 +196,18 @@ def _wait(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str
     failed = _failed(running)
     killed = [task for task in failed if running[task].returncode == -processes.KILL]
     if killed or (failed and chief.poll() in (None, EXIT_NO_VERDICT)):  # the chief found no verdict because of it
+        status = running[failed[0]].returncode
         raise NoVerdictError(
-            f"{failed[0].name} {processes.how_ended(running[failed[0]].returncode)} before the run was over, "
-            f"which stops the others; its last words are in {failed[0].name}.log of the run's folder"
+            f"{failed[0].name} {processes.how_ended(status)} before the run was over, which stops the others; its last "
+            f"words are in {failed[0].name}.log of the run's folder{_go_on(status)}"
         )
     assert chief.stderr is not None
     with chief.stderr as errors:
         return chief.returncode, errors.read().decode(errors="replace").strip()
+
+
+def _go_on(status: int) -> str:
+    return "; continue with --resume" * (status == -processes.KILL)
 
 
 def _failed(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> list[ClusterTask]:

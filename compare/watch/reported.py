@@ -233,8 +233,10 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
 
     first = 1
 
-    def given(original: Any, epoch: int | None = None, **numbers: Any) -> None:
+    def given(original: Any, *args: Any, **numbers: Any) -> None:
         nonlocal first
+        original(*args, **numbers)  # says itself what is wrong with the call
+        epoch = args[0] if args else numbers.pop("epoch", None)
         first = first if epoch is None else min(first, int(epoch))  # which may be 0
         for name, value in numbers.items():
             if (training := observer.reporting) is not None:
