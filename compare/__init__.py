@@ -302,6 +302,7 @@ def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None
     """
     import tempfile  # noqa: PLC0415 (lazy)
 
+    from compare.reporting.sentences import worst_first  # noqa: PLC0415 (lazy)
     from compare.reporting.terminal import headline  # noqa: PLC0415 (lazy)
     from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
@@ -312,7 +313,8 @@ def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None
         except (RequestError, NoVerdictError) as error:
             raise error.with_traceback(None) from None  # its text says it all
         if EXIT_STATUS[result.verdict]:
-            raise AssertionError("\n".join([*headline(result.verdict, result.causes), str(result)]))
+            worst, *_ = worst_first(result._verdict)
+            raise AssertionError("\n".join([*headline(worst), str(result)]))
 
 
 def report(epoch: int | None = None, **metrics: float) -> None:

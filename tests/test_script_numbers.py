@@ -320,6 +320,11 @@ def test_a_metric_of_both_training_and_validation_is_paired_with_both() -> None:
     assert logs(replace(loop, reported=shared(0.5, 0.5, 0.6, 0.6))) == [{"accuracy": 0.5}, {"accuracy": 0.6}], (
         "read twice"
     )
+    # What the script gives a name itself counts more, whatever number the metric has.
+    given = [Reported(4, name, "", value, 1 + (i > 1)) for i, (name, value) in enumerate(
+        [("accuracy", 0.5), ("val_accuracy", 0.7), ("accuracy", 0.6), ("val_accuracy", 0.8)])]  # fmt: skip
+    told = [{"accuracy": 0.5, "val_accuracy": 0.7}, {"accuracy": 0.6, "val_accuracy": 0.8}]
+    assert logs(replace(loop, reported=[*given, *shared(0.5, 0.6, 0.6, 0.72)])) == told
 
 
 @pytest.mark.parametrize(("second", "causes"), [(0.72, ["metrics-not-reset"]), (0.75, [])])

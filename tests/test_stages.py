@@ -13,6 +13,7 @@ from compare.check import hints as found_hints
 from compare.check import recorded, words
 from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies, name_left
+from compare.check.recipe import Clip
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import Located, first_apart, locate, updates_otherwise
@@ -23,7 +24,7 @@ from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
-from compare.watch.trace import FitEpoch, Trace
+from compare.watch.trace import CLIPPING, FitEpoch, Trace
 
 NAMES = ["dense/kernel", "dense/bias"]
 
@@ -221,7 +222,7 @@ def test_a_rate_that_keras_3_does_not_know_by_this_name_is_told_so(lr: float | N
     (named,) = name_causes(found, both)
     assert named.id == cause
     if lr is not None and cause == "optimizer-differs":
-        assert "learning_rate = rate" in named.remedy and "sets optimizer.lr to 0.05" in named.evidence
+        assert "learning_rate = rate" in named.remedy and "optimizer.lr (in the end to 0.05)" in named.evidence
 
 
 def test_callbacks_are_accused_only_if_they_changed_fits_rate() -> None:
@@ -879,6 +880,33 @@ def test_random_numbers_of_another_shape_are_said_to_be_that() -> None:
         f"loop draws numbers of shape [1] by {NORMAL} in this step, fit of shape [16], so they are others "
         "(loop.py:7: tf.random.normal([n]))"
     )
+
+
+@pytest.mark.parametrize(
+    ("option", "clip", "stage"),
+    [
+        ("global_clipnorm", Clip("global", 0.01), "update"),
+        ("clipnorm", Clip("norm", 0.01), "update"),
+        ("clipvalue", Clip("value", 0.01), "update"),
+        ("global_clipnorm", Clip("global", 0.02), "gradients"),
+        ("global_clipnorm", Clip("norm", 0.01), "gradients"),
+    ],
+)
+def test_gradients_that_one_side_clips_by_hand_as_the_others_optimizer_does_agree(
+    option: str, clip: Clip, stage: str
+) -> None:
+    def given(close_up: CloseUp, clips: Clip | None, **options: float) -> CloseUp:
+        def change(event: Event) -> Event:
+            rate, *gradients = event.arrays
+            info = {**event.info, "given": [options.get(name) for name in CLIPPING] + [False]}
+            return replace(event, info=info, arrays=[rate, *(clips.of(gradients) if clips else gradients)])
+
+        events = [change(each) if each.kind == "gradients" else each for each in close_up.steps[STEP]]
+        return replace(close_up, steps={**close_up.steps, STEP: events})
+
+    right, twin = (given(each, None, **{option: 0.01}) for each in (linear_step(), TWIN))
+    other = given(linear_step(rate=0.3), clip)
+    assert locate(right, other, [twin], STEP, NAMES).stage == stage
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +21,7 @@ from compare.app.scripts import _environments_apart
 from compare.errors import RequestError
 from compare.modes import Scripts
 from compare.records import write_json
+from compare.watch.script import _import_from_checkout
 from compare.watch.trace import ENVIRONMENT
 
 SCRIPT = """
@@ -177,6 +179,38 @@ def test_two_commits_are_compared_and_the_repository_stays_as_it_was(
     assert cause["source"]["file"] == "code/train.py"
     assert (git(repository, "status", "--porcelain"), git(repository, "worktree", "list")) == before
     assert "changes that are not committed are in neither" in (folder / "run.json").read_text()
+
+
+@pytest.mark.parametrize("of", ["PYTHONPATH", "relative PYTHONPATH", "editable"])
+def test_what_is_imported_from_the_repository_is_that_of_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """As of a package of the repository's own, which is not beside the script."""
+    folder = tmp_path / "repository"
+    for name in ("src/mine", "examples"):
+        (folder / name).mkdir(parents=True)
+    git(folder.parent, "init", "-q", "repository")
+    (folder / "examples" / "train.py").write_text(f"from mine import NAME\n{of!r}\nprint(NAME)\n")
+    checkouts = []
+    for name in ("first", "second"):
+        (folder / "src" / "mine" / "__init__.py").write_text(f"NAME = {name!r}\n")
+        git(folder, "add", "-A")
+        commit(folder, name)
+    script, work = folder / "examples" / "train.py", tmp_path / "work"
+    monkeypatch.chdir(folder / "examples")
+    sides = sides_of(Scripts(scripts=(str(script),), commits=("HEAD~1", "HEAD")), work)
+    finder: Any = Mock(MAPPING={"mine": str(folder / "src" / "mine")})
+    for side in sides:
+        settings: Any = Mock(checkout=side.checkout, repository=side.repository)
+        path = {"PYTHONPATH": str(folder / "src"), "relative PYTHONPATH": "../src", "editable": "/nothing"}[of]
+        monkeypatch.setattr(sys, "path", ["/elsewhere", path, str(folder / ".venv")])
+        monkeypatch.setitem(sys.modules, "__editable___mine_finder", finder)
+        _import_from_checkout(settings)
+        found = Path(finder.MAPPING["mine"]).parent if of == "editable" else Path(sys.path[1])
+        assert sys.path[::2] == ["/elsewhere", str(folder / ".venv")], "what Git does not know stays"
+        checkouts.append((found / "mine" / "__init__.py").read_text())
+        finder.MAPPING["mine"] = str(folder / "src" / "mine")
+    assert checkouts == ["NAME = 'first'\n", "NAME = 'second'\n"]
 
 
 def test_what_is_checked_out_is_not_registered_where_a_killed_process_would_leave_it(

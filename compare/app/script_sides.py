@@ -36,9 +36,10 @@ class Side:
         python: the interpreter that runs it.
         versions: of Python and the packages there; empty if that is this process's own.
         replicas: the number of replicas of its strategy; None for TensorFlow's own choice.
-        commit: the hash of the commit that it is taken from and the first line of its message; empty, as are the two
+        commit: the hash of the commit that it is taken from and the first line of its message; empty, as are those
             below, for the files as they are.
         checkout: the temporary folder with the commit's files.
+        repository: the folder of the repository that has the commit.
         cwd: the folder there that is the current one here.
     """
 
@@ -50,6 +51,7 @@ class Side:
     replicas: int | None = None
     commit: str = ""
     checkout: str = ""
+    repository: str = ""
     cwd: str = ""
 
     @property
@@ -154,7 +156,7 @@ def _checked_out(commit: str, script: str, where: Path) -> tuple[str, dict[str, 
     folder = where / here.relative_to(top) if here.is_relative_to(top) else here
     about = _git(top, "show", "--no-patch", "--format=commit %h: %s", exact)
     cwd = str(folder if folder.is_dir() else where)
-    return str(where / inside), {"commit": about, "checkout": str(where), "cwd": cwd}
+    return str(where / inside), {"commit": about, "checkout": str(where), "repository": str(top), "cwd": cwd}
 
 
 def _exactly(commit: str, top: Path) -> str:

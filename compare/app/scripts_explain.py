@@ -236,6 +236,8 @@ def _found(
         compiled = [name for name, side in zip(names, sides.close_ups, strict=True) if side.without_xla]
         if compiled and located.stage is None:
             evidence.append(Measurement.of("equal-without-xla", sides=compiled, step=located.step))
+        if further and not evidence and located.stage is not None:
+            evidence.append(Measurement.of("stage-unexplained", stage=located.stage))
     return further, [*evidence, *_not_repeated(departure, seen.get(departure.name))]
 
 

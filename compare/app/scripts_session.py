@@ -108,6 +108,7 @@ class ScriptsSession:
             python=runs.python,
             cwd=runs.cwd,
             checkout=runs.checkout,
+            repository=runs.repository,
             folder=str(self.work / f"{self.started}"),
             initial=str(self.work / "initial"),
             arguments=self.options.script_arguments,

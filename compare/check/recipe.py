@@ -65,6 +65,19 @@ class Clip:
             norms = [norm_of(gradients)] * len(norms)
         return [each * min(1.0, self.limit / (norm or 1.0)) for each, norm in zip(gradients, norms, strict=True)]
 
+    def of_variables(self, gradients: Mapping[int, np.ndarray]) -> Mapping[int, np.ndarray]:
+        """The same, by the number of each variable."""
+        return dict(zip(gradients, self.of(list(gradients.values())), strict=True))
+
+    @classmethod
+    def by_options(cls, options: Mapping[str, Any]) -> Clip | None:
+        """The clipping of an optimizer, by its options; None if it does not clip."""
+        return next((cls(kind, float(options[name])) for name, kind in OF_OPTION.items() if options.get(name)), None)
+
+
+OF_OPTION = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global"}
+"""The kind of clipping of each option of an optimizer."""
+
 
 @dataclass(frozen=True, order=True)
 class Span:

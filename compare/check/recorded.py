@@ -17,6 +17,7 @@ from compare.check.measurement import Measurement
 from compare.check.recipe import (
     BROADCAST,
     GIVEN,
+    OF_OPTION,
     OTHER_LOGITS,
     UNMASKED,
     UNRECOVERED,
@@ -335,11 +336,6 @@ def scale_of(right: CloseUp, by_hand: CloseUp, step: int) -> float:
     return float(examples) if abs(factor - examples) <= PARALLEL * examples else 1.0
 
 
-def clipped(gradients: Mapping[int, np.ndarray], clip: Clip) -> Mapping[int, np.ndarray]:
-    """The gradients of all variables after clipping."""
-    return dict(zip(gradients, clip.of(list(gradients.values())), strict=True))
-
-
 def clip_alike(sides: Sides, *, own: bool = False) -> bool:
     """Whether both sides have the same gradients once their optimizers have clipped them.
 
@@ -347,24 +343,14 @@ def clip_alike(sides: Sides, *, own: bool = False) -> bool:
     """
     right, other = both_gradients(sides)
     pairs = (other if own else right, sides.right_trace), (other, sides.other_trace)
-    a, b = (_clipped(gradients, clipping_of(trace)) for gradients, trace in pairs)
+    clips = (Clip.by_options(trace.config) for _, trace in pairs)
+    a, b = (clip.of_variables(each) if clip else each for (each, _), clip in zip(pairs, clips, strict=True))
     return equal_gradients(a, b)
 
 
 def clipping_of(trace: Trace) -> dict[str, float]:
     """How a training's optimizer clips."""
     return {option: float(trace.config[option]) for option in OF_OPTION if trace.config.get(option)}
-
-
-OF_OPTION = {"clipnorm": "norm", "global_clipnorm": "global", "clipvalue": "value"}
-"""The kind of clipping of each option of an optimizer."""
-
-
-def _clipped(gradients: Mapping[int, np.ndarray], clipping: Mapping[str, float]) -> Mapping[int, np.ndarray]:
-    """The gradients as an optimizer clips them."""
-    for option, limit in list(clipping.items())[:1]:
-        return clipped(gradients, Clip(OF_OPTION[option], limit))
-    return gradients
 
 
 def factor_of_gradients(sides: Sides) -> float:

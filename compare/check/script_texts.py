@@ -145,8 +145,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "script-ended": "{side} ended after epoch {epochs} ({callbacks:and})",
     "script-rate-changed": "{callbacks:and} changed the learning rate of {side} to {learning_rate:exact}; that of "
     "{other} is {other_rate:exact}",
-    "script-lr": "{side} sets optimizer.lr to {lr:exact}, which changes nothing in Keras 3: its learning rate is still "
-    "{learning_rate:exact}, that of {other} is {expected:exact}",
+    "script-lr": "{side} sets optimizer.lr (in the end to {lr:exact}), which changes nothing in Keras 3: its learning "
+    "rate is still {learning_rate:exact}, that of {other} is {expected:exact}",
     "script-labels-apart": "{examples} of the {of} examples have another label than in {other}",
     "script-batch-size": "{other} has {expected} examples in a batch, {side} {examples}",
     "script-parts-of-update": "{side} makes an update of {parts} micro-batch{parts:|es} of {examples} examples each, "
@@ -225,6 +225,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     # Two scripts: what may explain a difference
     "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
     "not-repeated": _not_repeated,
+    "stage-unexplained": "what makes the {stage} differ in that step is not known",
     "not-looked-for": "what explains this could not be looked for ({error})",
     "batch-norm-per-replica": "{layer} takes its statistics from the examples of one replica, on {replicas} replicas "
     "from fewer: this differs by itself; BatchNormalization(synchronized=True) takes them from all",

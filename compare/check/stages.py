@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from compare.check.forward_stages import examples_of, inputs_of, losses_of, predictions_of
+from compare.check.recipe import Clip
 from compare.check.step_values import (
     FEW_ROUNDINGS,
     GRADIENTS,
@@ -34,6 +35,7 @@ from compare.check.step_values import (
 from compare.naming import some
 from compare.verdict.findings import StageValues
 from compare.watch.seen import CloseUp
+from compare.watch.trace import CLIPPING
 
 BEFORE, AFTER = "before the step", "after the update"
 LEARNING_RATE = "the learning rate"
@@ -159,7 +161,18 @@ def _sketches(at: Step) -> StageValues:
 
 
 def _gradients(at: Step) -> StageValues:
-    return _by_variable(at, GRADIENTS, gradients_of)
+    """Compares gradients; they agree, too, if both optimizers clip them to the same."""
+    found = _by_variable(at, GRADIENTS, gradients_of)
+    clipped = found if found.equal is not False else _by_variable(at, GRADIENTS, _as_clipped)
+    return clipped if clipped.equal else found
+
+
+def _as_clipped(close_up: CloseUp, step: int) -> Mapping[int, np.ndarray]:
+    """The gradients as the step's optimizer clips them."""
+    gradients = gradients_of(close_up, step)
+    given = next((event.info.get("given") for event in close_up.of(step, GRADIENTS)), None) or ()
+    clip = Clip.by_options(dict(zip(CLIPPING, given, strict=False)))
+    return clip.of_variables(gradients) if clip else gradients
 
 
 def _update(at: Step) -> StageValues:

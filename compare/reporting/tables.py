@@ -58,6 +58,8 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
 
 
 GAP = "  gap"
+LONGEST = len("-0.123456789")
+"""Characters of a number in a table; ``metrics.csv`` has all."""
 
 
 def _aligned(column: Sequence[str]) -> list[str]:
@@ -121,4 +123,6 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def _cell(value: float | None) -> str:
-    return "" if value is None else shortest(value)
+    """A number as it is, or, where that is much longer than a float32, to the nine digits that tell those apart."""
+    text = "" if value is None else shortest(value)
+    return text if value is None or len(text) <= LONGEST else f"{value:.9g}"

@@ -16,6 +16,8 @@ import xxhash
 from rich.console import Console
 from rich.text import Text
 
+from compare.check.causes import CATALOGUE
+from compare.check.causes.base import REPORTING
 from compare.check.stage_views import stage_sentence
 from compare.naming import Code, printable
 from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, StepRecord, total_norm
@@ -34,7 +36,7 @@ from compare.reporting.sentences import (
 )
 from compare.verdict.exact import unequal
 from compare.verdict.findings import Finding
-from compare.verdict.model import Verdict
+from compare.verdict.model import Comparison, Verdict
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL
 
 
@@ -333,9 +335,16 @@ def as_text(verdict: Verdict) -> str:
     return text.getvalue().strip()
 
 
-def headline(verdict: str, causes: Sequence[Finding]) -> list[str]:
+def headline(worst: Comparison) -> list[str]:
     """The verdict and the first cause in a line, since pytest's summary shows one only; none without a cause."""
-    return [f"{verdict}: {cause.label}" for cause in causes[:1]]
+    return [f"{worst.verdict}: {cause.label}" for cause in _leading(worst)]
+
+
+def _leading(worst: Comparison) -> Sequence[Finding]:
+    """The first cause; none where weights differ, and the cause is one of reported numbers."""
+    of_numbers = all(CATALOGUE[each.id].kind == REPORTING for each in worst.causes)
+    unexplained = worst.training.verdict == DIFFERENT and of_numbers
+    return () if unexplained else worst.causes[:1]
 
 
 def in_short(verdict: Verdict, options: str) -> str:
@@ -344,12 +353,12 @@ def in_short(verdict: Verdict, options: str) -> str:
     Of each further cause it says its name and its line, and then with which options the command says more.
     """
     worst, *_ = worst_first(verdict)
-    first = worst.causes[:1]
-    shown = causes(replace(worst, causes=first, evidence=() if first else (worst.evidence or ())[:3]))
+    first = _leading(worst)
+    shown = causes(replace(worst, causes=tuple(first), evidence=() if first else (worst.evidence or ())[:3]))
     inside = stage_sentence(worst, verdict.reference)
     said = f"{worst.verdict}: {sentence(worst, verdict.reference)}."
-    text = [*headline(worst.verdict, first), said, *[f"{inside}."] * bool(inside), *shown]
-    others = [(cause.label, cause.source) for cause in worst.causes[1:]]
+    text = [*headline(worst), said, *[f"{inside}."] * bool(inside), *shown]
+    others = [(cause.label, cause.source) for cause in worst.causes[len(first) :]]
     more = [f"  also found: {label}{f', {source.where}' if source else ''}" for label, source in others]
     return "\n".join([*text, *more, *[f"  fit-vs-loop check {options} says more"] * bool(more)])
 

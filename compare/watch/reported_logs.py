@@ -37,7 +37,8 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     logs: Logs = {number: ({}, math.nan) for number in range(1, len(ends) + 1)}
     logs |= {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
     names = {} if trace.epochs else names_by_metric(trace, ends, like)
-    for each in _of_two_uses(trace.reported, ends):
+    # What the script itself gives a name counts more than what a metric of that name says.
+    for each in sorted(_of_two_uses(trace.reported, ends), key=lambda each: not each.kind):
         epoch = each.epoch or next((number for number, end in enumerate(ends, start=1) if each.steps <= end), 0)
         name = names.get(each.metric, "") if each.kind else each.name
         if name and epoch in logs:
@@ -100,11 +101,16 @@ def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float]) -> list[Re
         and all(read[0].value != read[-1].value for read in reads.values())
         and kinds.count(reads[ends[0]][0].kind) == 1
     }
-    return [
-        replace(each, name=f"val_{each.name}", metric=-1 - each.metric, with_steps=False)
-        if each.metric in twice and each.steps in ends and each.value != at_end[each.metric][each.steps][0].value
-        else each
+    again = [
+        each.kind
+        and each.metric in twice
+        and each.steps in ends
+        and each.value != at_end[each.metric][each.steps][0].value
         for each in reported
+    ]
+    return [
+        replace(each, name=f"val_{each.name}", metric=-1 - each.metric, with_steps=False) if second else each
+        for each, second in zip(reported, again, strict=True)
     ]
 
 

@@ -48,6 +48,8 @@ def run(settings: Settings) -> int:
     if sys.platform != "win32":  # which cannot fork
         os.register_at_fork(after_in_child=lambda: _leave_alone(writer))
         patch(os, "setpgrp", _lead_group)
+    if settings.checkout:
+        _import_from_checkout(settings)
     if settings.cwd:
         os.chdir(settings.cwd)
     sys.argv = [settings.script, *settings.arguments]
@@ -79,6 +81,21 @@ def run(settings: Settings) -> int:
     if isinstance(observer, StageObserver):
         observer.write(folder)
     return status
+
+
+def _import_from_checkout(settings: Settings) -> None:
+    """Has a package that PYTHONPATH or an editable installation names in the repository come from the commit, too."""
+
+    def of_commit(path: str) -> str:
+        own = Path(path).resolve()
+        known = own.is_relative_to(settings.repository)
+        there = Path(settings.checkout) / own.relative_to(settings.repository) if known else own
+        return str(there) if there.exists() else path  # what Git does not know, such as an environment, stays
+
+    sys.path[:] = map(of_commit, sys.path)
+    for finder in [module for name, module in sys.modules.items() if name.startswith("__editable__")]:
+        mapping = getattr(finder, "MAPPING", {})
+        mapping.update({package: of_commit(path) for package, path in mapping.items()})
 
 
 def _forget_hidden(folder: str) -> None:

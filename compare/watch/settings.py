@@ -89,6 +89,7 @@ class Settings(Detail):
         python: the interpreter that runs it.
         cwd: its current folder; empty for that of the comparison.
         checkout: the temporary folder of its commit, from which files are cited; empty for none.
+        repository: the folder of the repository that has the commit.
         arguments: what ``sys.argv`` has after it.
         folder: where the trace is written.
         replicas: the number of replicas of a ``MirroredStrategy()`` without devices; None for TensorFlow's own choice.
@@ -104,6 +105,7 @@ class Settings(Detail):
     python: str = sys.executable
     cwd: str = ""
     checkout: str = ""
+    repository: str = ""
     arguments: tuple[str, ...] = ()
     replicas: int | None = None
     begins: bool = True

@@ -388,7 +388,8 @@ CAUSES = (
         id="learning-rate-schedule-missing",
         stages=(UPDATE,),
         symptom="The first step is equal; later the loop's steps are larger than fit's.",
-        explanation="The loop keeps the learning rate of the first step; fit's learning rate changes.",
+        explanation="The loop's learning rate does not follow fit's schedule: it stays what it was, or is set once per "
+        "epoch where fit's changes in every step.",
         wrong="optimizer = tf.keras.optimizers.Adam(float(optimizer.learning_rate))  # its current value, as a "
         "constant",
         remedy="model, optimizer, loss_object, metrics = run.build()  # the optimizer has the schedule\n"

@@ -12,7 +12,7 @@ from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
 from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update, norm_of
-from compare.check.recorded import both_gradients, clip_alike, clipped, clipping_of, equal_gradients, without_gradient
+from compare.check.recorded import both_gradients, clip_alike, clipping_of, equal_gradients, without_gradient
 from compare.check.shares import scaled
 from compare.check.sides import Sides
 from compare.check.stages import Located
@@ -161,7 +161,7 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
             limit = limits.get(kind)
             if limit is None or (kind != "value" and abs(limit - float(f"{limit:.2g}")) > 1e-4 * limit):
                 continue
-            if all(equal_gradients(a, clipped(b, Clip(kind, limit))) for a, b in each):
+            if all(equal_gradients(a, Clip(kind, limit).of_variables(b)) for a, b in each):
                 clipping = {"clipping": clipping_of(own), "other_clipping": clipping_of(others)}
                 quantities = {"limited": limited, "limit": limit, "replicas": sides.replicas, **clipping}
                 remedy = (
