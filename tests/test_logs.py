@@ -90,11 +90,18 @@ def test_equal_logs_are_alike_and_never_identical(tmp_path: Path, capsys: pytest
 def test_one_pair_of_unequal_logs_is_inconclusive_and_says_what_would_tell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fit = csv(tmp_path / "fit.csv", {"loss": LOSS, "val_loss": LOSS})
-    loop = csv(tmp_path / "loop.csv", {"loss": [LOSS[0], LOSS[1] + 0.25, LOSS[2]], "val_loss": LOSS})
+    fit = csv(tmp_path / "fit.csv", {"loss": LOSS, "val_loss": LOSS, "mae": [0.5, 0.25, 0.5]})
+    loss = [LOSS[0], LOSS[1] + 0.25, LOSS[2]]
+    loop = csv(tmp_path / "loop.csv", {"loss": loss, "val_loss": LOSS, "mae": [0.5, 0.25, 0.5]})
     status, verdict = run(tmp_path, fit, loop)
     assert (status, verdict["verdict"]) == (3, "inconclusive")
     assert verdict["comparisons"][0]["training"]["first_difference"] == {"epoch": 2, "step": None}
+    said = " ".join(capsys.readouterr().out.split())
+    equal = "val_loss and mae agree to the last digit, as of equal weights: look at how loss is calculated"
+    assert f"differ (loss from epoch 2 on, by up to 2.5e-01); {equal}" in said and "cannot tell" not in said
+    shutil.rmtree(tmp_path / "reports")
+    fit = csv(tmp_path / "fit.csv", {"loss": LOSS, "mae": [0.5, 0.25, 0.5]})
+    run(tmp_path, fit, loop)
     said = " ".join(capsys.readouterr().out.split())
     assert "differ (loss from epoch 2 on, by up to 2.5e-01); one log of each cannot tell" in said
     assert "fit-vs-loop scripts" in said and "several seeds" in said

@@ -134,11 +134,13 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
     ]
     printed = dict.fromkeys(logs, 0)
     steps = [0] * len(shown)
+    known = session.models[0].lengths if not first and len(session.models) == 1 else ()
+    of = [f" of {min(each.max_steps, max(known)):,}" if known else "" for each in settings]
 
     def progress() -> str:
         if not any(steps):
             return f"starting {', '.join(shown)}"
-        return ", ".join(f"{name} {count:,} steps" for name, count in zip(shown, steps, strict=True))
+        return ", ".join(f"{name} {count:,}{total} steps" for name, count, total in zip(shown, steps, of, strict=True))
 
     with waiting(session.console, progress):
         runs = [session.runner.start(each, log) for each, log in zip(settings, logs, strict=True)]

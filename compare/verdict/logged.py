@@ -74,7 +74,14 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
             for name, gap in largest.items()
         ]
         reason = f"the logged numbers differ ({'; '.join(sizes)})"
-        reason += f"; {MORE}" if alone and not any(each.alone for each in lost) else ""
+        equal = [(name, a) for _, name, a, _ in both if name not in starts]
+        more = MORE
+        if _telling(equal):
+            same = " and ".join(dict.fromkeys(name for name, _ in equal))
+            more = (
+                f"{same} agree to the last digit, as of equal weights: look at how {' and '.join(starts)} is calculated"
+            )
+        reason += f"; {more}" if alone and not any(each.alone for each in lost) else ""
     else:
         pairs = paired_names(reference, candidate)
         epochs = {name: [_epochs(reference, name), _epochs(candidate, other)] for name, other in pairs.items()}
