@@ -113,3 +113,9 @@ def test_two_accuracies_are_each_measured_as_another_class_would(tensorflow: Any
     formula = MetricFormula(metric="SparseCategoricalAccuracy")
     for name in ("accuracy", "accuracy_07"):
         assert ReportedMetric(table, name)._of_rows(formula, cells, 1, 1) == 0.5
+
+
+def test_a_metric_that_several_runs_would_share_is_refused_by_a_short_check(tensorflow: Any) -> None:
+    metric = tensorflow.keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+    with pytest.raises(compare.RequestError, match=r"build_metrics \(.*\) returned a metric that was created earlier"):
+        compare.assert_alike(tasks.experiment(build_metrics=lambda: [metric]), compare.CustomLoop())

@@ -17,7 +17,7 @@ from compare.engine.building import (
     refuse_used,
 )
 from compare.engine.input_pipeline import Examples, Stream
-from compare.engine.metrics import metric_objects, refuse_same_metrics
+from compare.engine.metrics import metric_objects
 from compare.engine.run import TrainingTask
 from compare.errors import RequestError
 from compare.experiment import nothing
@@ -48,8 +48,7 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> list[str]:
             optimizer, again = (built(experiment, "build_optimizer") for _ in range(2))
         refuse_used(optimizer, experiment, task.strategy, made_twice=optimizer is again)
         loss, _ = built(experiment, "build_loss"), built(experiment, "build_callbacks")
-        (metrics, weighted), made_again = (metric_objects(experiment, model, task.train.spec) for _ in range(2))
-        refuse_same_metrics((metrics, weighted), made_again, experiment)
+        (metrics, weighted), _ = (metric_objects(experiment, model, task.train.spec) for _ in range(2))
         if "train-step" in trainers:
             refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss

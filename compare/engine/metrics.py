@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,8 +17,8 @@ from compare.experiment import Experiment
 from compare.records.metrics_csv import is_column
 from compare.user_errors import blaming, place_of
 
-PARTS = "build_metrics", "build_weighted_metrics"
-"""The functions of an experiment that make metrics."""
+_made: weakref.WeakSet[tf.keras.metrics.Metric] = weakref.WeakSet()
+"""The metrics that experiments have returned in this process."""
 
 
 def metric_objects(experiment: Experiment, model: tf.keras.Model, spec: Any) -> tuple[Any, Any]:
@@ -26,19 +27,9 @@ def metric_objects(experiment: Experiment, model: tf.keras.Model, spec: Any) -> 
     Names and functions ("accuracy", "mse") become the metrics that ``compile`` would make of them. Lists and dicts
     remain; None becomes an empty list.
     """
-    metrics, weighted = (_objects(experiment, part, model, spec) for part in PARTS)
-    return metrics, weighted
-
-
-def refuse_same_metrics(metrics: tuple[Any, Any], made_again: tuple[Any, Any], experiment: Experiment) -> None:
-    """Refuses a metric that two calls return: what one run has counted would go on in the next."""
-    for part, one, other in zip(PARTS, metrics, made_again, strict=True):
-        known = {id(metric) for metric in tf.nest.flatten(one) if metric is not None}
-        if any(id(metric) in known for metric in tf.nest.flatten(other)):
-            raise RequestError(
-                f"{part} ({place_of(getattr(experiment, part))}) returned a metric that was created earlier: create a "
-                "new one in every call, since each run needs its own"
-            )
+    return _objects(experiment, "build_metrics", model, spec), _objects(
+        experiment, "build_weighted_metrics", model, spec
+    )
 
 
 def _objects(experiment: Experiment, part: str, model: tf.keras.Model, spec: Any) -> Any:
@@ -54,6 +45,13 @@ def _objects(experiment: Experiment, part: str, model: tf.keras.Model, spec: Any
         if not all(isinstance(metric, tf.keras.metrics.Metric) for metric in tf.nest.flatten(metrics)):
             metrics = _converted(metrics, model, spec)
         _check_names(metrics)
+    objects = [metric for metric in tf.nest.flatten(metrics) if metric is not None]
+    if any(metric in _made for metric in objects):  # what one run has counted would go on in the next
+        raise RequestError(
+            f"{part} ({place_of(function)}) returned a metric that was created earlier: create a new one in every "
+            "call, since each run needs its own"
+        )
+    _made.update(objects)
     return metrics
 
 
