@@ -1693,6 +1693,7 @@ def test_clipping_is_measured_on_each_side() -> None:
     assert has(
         cause, limited=together, limit=pytest.approx(0.5), side="loop", clipping={}, other_clipping={"clipnorm": 0.5}
     )
+    assert cause.remedy.startswith("gradients = [tf.clip_by_norm(each, 0.5) for each in gradients]  # as the other")
     (cause,) = configured(RIGHT, both, {}, {"clipvalue": 0.1})
     assert has(cause, limited=together, clipping={"clipvalue": 0.1}, other_clipping={})
     alone = with_gradients(RIGHT, *(each * 0.5 / np.linalg.norm(each) for each in (kernel, bias)))

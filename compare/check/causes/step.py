@@ -11,7 +11,7 @@ from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
 from compare.check.observation import changed_variables
-from compare.check.recipe import Clip, Recipe, Update, norm_of
+from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of
 from compare.check.recorded import both_gradients, clip_alike, clipping_of, equal_gradients, without_gradient
 from compare.check.shares import scaled
 from compare.check.sides import Sides
@@ -164,9 +164,14 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
             if all(equal_gradients(a, Clip(kind, limit).of_variables(b)) for a, b in each):
                 clipping = {"clipping": clipping_of(own), "other_clipping": clipping_of(others)}
                 quantities = {"limited": limited, "limit": limit, "replicas": sides.replicas, **clipping}
-                remedy = (
-                    "" if side == sides.other_name else f"gradients = {code.format(limit)}  # before they are applied"
-                )
+                remedy = f"gradients = {code.format(limit)}  # before they are applied"
+                if side == sides.other_name:
+                    by_optimizer = [
+                        f"gradients = {LIMITED[OF_OPTION[option]][1].format(value)}"
+                        f"  # as the other side's optimizer does, by {option}={value:g}"
+                        for option, value in clipping_of(others).items()
+                    ]
+                    remedy = next(iter(by_optimizer), "")
                 seen = Measurement.of("script-limits", side=side, other=other, **quantities)
                 yield Variant({}, seen, measured=True, remedy=remedy)
                 return
