@@ -111,6 +111,14 @@ def test_one_pair_of_unequal_logs_is_inconclusive_and_says_what_would_tell(
     assert "compared bit for bit at the end of every epoch" not in page
 
 
+def test_an_accuracy_in_percent_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit = csv(tmp_path / "fit.csv", {"accuracy": [0.5, 1.0]})
+    loop = csv(tmp_path / "loop.csv", {"accuracy": [51.0, 99.0]})
+    run(tmp_path, fit, loop)
+    said = capsys.readouterr().out
+    assert said.count("in percent") == 1 and "Note: loop: accuracy is above 1, as in percent: divide it" in said
+
+
 def test_numbers_with_a_decimal_comma_are_read(tmp_path: Path) -> None:
     csv(tmp_path / "a.csv", {"loss": ["1.5", "0.25", "1e-06"]})
     csv(tmp_path / "b.csv", {"loss": ["1,5", ",25", "1e-6"]}, separator=";")

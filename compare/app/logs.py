@@ -73,6 +73,9 @@ def _notes(sides: Mapping[str, Sequence[Log]]) -> list[str]:
             notes.append(f"{name}: {', '.join(f'{old} is compared as {new}' for old, new in renamed.items())}.")
         if left_out:
             notes.append(f"{name}: not compared: {', '.join(left_out)}.")
+        values = [(metric, value) for log in logs for each in log.epochs.values() for metric, value in each.items()]
+        for metric in dict.fromkeys(metric for metric, value in values if "acc" in metric and 1 < value <= 100):
+            notes.append(f"{name}: {metric} is above 1, as in percent: divide it by 100 to compare it with shares.")
     return notes
 
 
