@@ -34,7 +34,7 @@ def is_file(wanted: str) -> bool:
 
 
 def refuse_missing(path: str | Path) -> None:
-    """Raises a RequestError if a Python file is not there."""
+    """Raises a RequestError if a Python file is not there, or may not be read."""
     if not os.path.isfile(path):  # of a name that is too long, too
         if os.path.exists(path):
             raise RequestError(f"{shown_path(path)}: it is no plain file")
@@ -42,6 +42,8 @@ def refuse_missing(path: str | Path) -> None:
         with suppress(OSError, ValueError):
             beside = [name for name in os.listdir(os.path.dirname(path) or ".") if name.endswith(Path(path).suffix)]
         raise RequestError(f"{shown_path(path)}: there is no such file{did_you_mean(Path(path).name, beside)}")
+    if not os.access(path, os.R_OK):
+        raise RequestError(f"{shown_path(path)}: it may not be read")
 
 
 def source_and_attribute(wanted: str) -> tuple[str, str]:

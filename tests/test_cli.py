@@ -520,11 +520,16 @@ def test_a_bad_option_is_named(refuse: Refuse, tmp_path: Path, arguments: list[s
     assert not (tmp_path / "reports").exists()
 
 
-def test_a_script_that_is_no_python_is_refused_at_once(refuse: Refuse, tmp_path: Path) -> None:
+def test_a_script_that_is_no_python_is_refused_at_once(
+    refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "bad.py").write_text("import time\n\nfor i in range(3)\n    print(i)\n")
-    assert (
-        refuse("--scripts", "mine.py", "bad.py") == "bad.py cannot be run: SyntaxError: expected ':' (bad.py, line 3)"
-    )
+    said = refuse("--scripts", "mine.py", "bad.py")
+    assert said == "bad.py cannot be run: SyntaxError: expected ':' (bad.py, line 3)"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda path, mode: not str(path).endswith(".py"))
+        assert refuse("--scripts", "mine.py", "bad.py") == "mine.py: it may not be read"
     assert not (tmp_path / "reports").exists()
 
 

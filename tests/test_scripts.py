@@ -1138,7 +1138,7 @@ def test_the_verdict_of_a_dead_process_is_none(tmp_path: Path) -> None:
         for server in runner._servers.values():
             server.kill()
             server.wait()
-        with pytest.raises(NoVerdictError, match="died"):
+        with pytest.raises(NoVerdictError, match="the process that runs the scripts was killed"):
             runner.start(Settings("a.py", "a.py", str(tmp_path / "t"), str(tmp_path / "i")), tmp_path / "a.log")
 
 

@@ -18,7 +18,7 @@ from compare.app.environments import PACKAGES, versions_of
 from compare.app.notebooks import as_python
 from compare.errors import RequestError
 from compare.modes import Scripts
-from compare.naming import distinct, plain, printable, refuse_missing, shown_path
+from compare.naming import distinct, plain, refuse_missing, shown_path
 from compare.request import keras_of_the_environment
 from compare.user_errors import describe
 
@@ -96,12 +96,12 @@ def _refuse_what_is_no_python(script: str, source: str) -> None:
         RequestError: if the script is a log, or has a syntax error.
     """
     if Path(script).suffix == ".csv":
-        raise RequestError(f"{printable(script)} is no script; fit-vs-loop logs compares logs")
+        raise RequestError(f"{shown_path(script)} is no script; fit-vs-loop logs compares logs")
     with warnings.catch_warnings(action="ignore"):
         try:
             compile(Path(source).read_bytes(), script, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         except (SyntaxError, ValueError) as error:
-            raise RequestError(f"{printable(script)} cannot be run: {describe(error)}") from None
+            raise RequestError(f"{shown_path(script)} cannot be run: {describe(error)}") from None
 
 
 def _for_each(given: Sequence[T], count: int) -> list[T]:
