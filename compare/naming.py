@@ -39,9 +39,13 @@ def refuse_missing(path: str | Path) -> None:
         if os.path.exists(path):
             raise RequestError(f"{shown_path(path)}: it is no plain file")
         beside: list[str] = []
+        stem, suffix = os.path.splitext(os.path.basename(path))
         with suppress(OSError, ValueError):
-            beside = [name for name in os.listdir(os.path.dirname(path) or ".") if name.endswith(Path(path).suffix)]
-        raise RequestError(f"{shown_path(path)}: there is no such file{did_you_mean(Path(path).name, beside)}")
+            names = map(os.path.splitext, os.listdir(os.path.dirname(path) or "."))
+            beside = [name for name, kind in names if kind == suffix]
+        meant = _most_similar(stem, beside)
+        advice = f"; did you mean {shown_path(meant + suffix)}?" * bool(meant)
+        raise RequestError(f"{shown_path(path)}: there is no such file{advice}")
     if not os.access(path, os.R_OK):
         raise RequestError(f"{shown_path(path)}: it may not be read")
 

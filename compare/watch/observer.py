@@ -557,8 +557,7 @@ class Observer:
         counts = [count for each in self.trainings if not each.began for count in each.counts.values()]
         # One of Keras's own counts its steps: it has made none, as over an empty data set. But it may skip all of them.
         kinds = [type(count.optimizer) for count in counts]
-        skips = keras.optimizers.LossScaleOptimizer
-        optimizers = [kind.__name__ for kind in kinds if not is_keras(kind) or issubclass(kind, skips)]
+        optimizers = [kind.__name__ for kind in kinds if not is_keras(kind) or kind.__name__ == "LossScaleOptimizer"]
         return {"models": models, "optimizers": optimizers, "further": self.trainings.further}
 
     def _complete_round(self, stepped: Sequence[Training]) -> None:
