@@ -904,6 +904,7 @@ def test_gradients_that_one_side_clips_by_hand_as_the_others_optimizer_does_agre
         events = [change(each) if each.kind == "gradients" else each for each in close_up.steps[STEP]]
         return replace(close_up, steps={**close_up.steps, STEP: events})
 
+    assert clip.of([]) == [], "of a step whose gradients were not seen"
     right, twin = (given(each, None, **{option: 0.01}) for each in (linear_step(), TWIN))
     other = given(linear_step(rate=0.3), clip)
     assert locate(right, other, [twin], STEP, NAMES).stage == stage

@@ -39,7 +39,7 @@ def mean_of_means(split: Split) -> list[float]:
 
 def norm_of(arrays: Sequence[np.ndarray]) -> float:
     """The Euclidean norm of all values together."""
-    return float(np.linalg.norm(np.concatenate([each.ravel() for each in arrays])))
+    return float(np.linalg.norm(np.concatenate([each.ravel() for each in arrays]))) if arrays else 0.0
 
 
 @dataclass(frozen=True)
