@@ -274,8 +274,7 @@ def _as_argument(given: str | Experiment | Trainer) -> str:
     module = sys.modules.get((given.build_model if isinstance(given, Experiment) else cls).__module__)
     there = getattr(module, "__dict__", {})
     attribute = next((name for name, value in there.items() if value is given or value is cls), label(given))
-    file = Path(getattr(module, "__file__", None) or "FILE.py")
-    return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{attribute}"
+    return f"{shown_path(getattr(module, '__file__', None) or 'FILE.py')}:{attribute}"
 
 
 def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None, **options: Any) -> None:

@@ -34,7 +34,7 @@ def is_file(wanted: str) -> bool:
 
 
 def refuse_missing(path: str | Path) -> None:
-    """Raises a RequestError if a Python file is not there, or may not be read."""
+    """Raises a RequestError if a Python file is not there, or cannot be read."""
     if not os.path.isfile(path):  # of a name that is too long, too
         if os.path.exists(path):
             raise RequestError(f"{shown_path(path)}: it is no plain file")
@@ -47,7 +47,7 @@ def refuse_missing(path: str | Path) -> None:
         advice = f"; did you mean {shown_path(meant + suffix)}?" * bool(meant)
         raise RequestError(f"{shown_path(path)}: there is no such file{advice}")
     if not os.access(path, os.R_OK):
-        raise RequestError(f"{shown_path(path)}: it may not be read")
+        raise RequestError(f"{shown_path(path)}: cannot be read (Permission denied)")
 
 
 def source_and_attribute(wanted: str) -> tuple[str, str]:

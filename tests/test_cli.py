@@ -529,7 +529,7 @@ def test_a_script_that_is_no_python_is_refused_at_once(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "access", lambda path, mode: not str(path).endswith(".py"))
-        assert refuse("--scripts", "mine.py", "bad.py") == "mine.py: it may not be read"
+        assert refuse("--scripts", "mine.py", "bad.py") == "mine.py: cannot be read (Permission denied)"
     assert not (tmp_path / "reports").exists()
 
 
@@ -544,7 +544,9 @@ def test_an_option_may_be_written_as_the_keyword_of_python_is(refuse: Refuse) ->
 def test_a_file_that_is_not_there_may_be_one_beside_it(refuse: Refuse, tmp_path: Path) -> None:
     assert refuse("--scripts", "mine.py", "mime.py") == "mime.py: there is no such file; did you mean mine.py?"
     (tmp_path / "log.csv").write_text("epoch,loss\n1,0.5\n")
-    assert refuse("--scripts", "mine.py", "log.csv") == "log.csv is no script; fit-vs-loop logs compares logs"
+    assert (
+        refuse("--scripts", "mine.py", "log.csv") == "log.csv is a log, not a script: compare it with fit-vs-loop logs"
+    )
 
 
 # Names of trainers and experiments

@@ -97,7 +97,7 @@ def test_one_pair_of_unequal_logs_is_inconclusive_and_says_what_would_tell(
     assert (status, verdict["verdict"]) == (3, "inconclusive")
     assert verdict["comparisons"][0]["training"]["first_difference"] == {"epoch": 2, "step": None}
     said = " ".join(capsys.readouterr().out.split())
-    equal = "val_loss and mae agree to the last digit, as of equal weights: look at how loss is calculated"
+    equal = "val_loss and mae agree to the last digit, as with equal weights: look at how loss is calculated"
     assert f"differ (loss from epoch 2 on, by up to 2.5e-01); {equal}" in said and "cannot tell" not in said
     shutil.rmtree(tmp_path / "reports")
     fit = csv(tmp_path / "fit.csv", {"loss": LOSS, "mae": [0.5, 0.25, 0.5]})

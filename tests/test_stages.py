@@ -877,7 +877,7 @@ def test_random_numbers_of_another_shape_are_said_to_be_that() -> None:
     both = replace(both, traces=traces, close_ups=(drawing(both.right, [1], [16]), both.other))
     (found,) = found_hints.hints(locate(*both.close_ups, [TWIN], STEP, NAMES), both)
     assert words.said(found) == (
-        f"loop draws numbers of shape [1] by {NORMAL} in this step, fit of shape [16], so they are others "
+        f"loop draws numbers of shape [1] by {NORMAL} in this step, fit of shape [16], so the numbers differ "
         "(loop.py:7: tf.random.normal([n]))"
     )
 

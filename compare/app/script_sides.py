@@ -96,7 +96,7 @@ def _refuse_what_is_no_python(script: str, source: str) -> None:
         RequestError: if the script is a log, or has a syntax error.
     """
     if Path(script).suffix == ".csv":
-        raise RequestError(f"{shown_path(script)} is no script; fit-vs-loop logs compares logs")
+        raise RequestError(f"{shown_path(script)} is a log, not a script: compare it with fit-vs-loop logs")
     with warnings.catch_warnings(action="ignore"):
         try:
             compile(Path(source).read_bytes(), script, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

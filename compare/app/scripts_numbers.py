@@ -41,6 +41,9 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
     Where rounding alone explains other weights, each loss is held against those of the steps that its side made.
     """
     used = used_by(model.traces[1], model.traces[0])
+    ends = model.epochs.ends or (model.traces[1].last,)
+    evidence: list[Measurement] = []
+    seen: CloseUp | None = None
     of_reference = name_reporting(pair.candidate, pair.reference, used=used_by(*model.traces))
     of_reference = _with_lines(of_reference, model, 0)
     if pair.exactly.training.verdict == DIFFERENT:
@@ -52,12 +55,11 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
         known = {cause.id for cause in causes}
         causes += [cause for cause in own_numbers(pair, model, both) if cause.id not in known]
         unexplained = {"loss"}.difference(*(cause.metrics for cause in causes))
-        return _of_numbers(pair, causes, _evidence(pair, model, unexplained, both[1]))
+        if unexplained and (seen := both[1]) is not None:
+            evidence = evidence_on_numbers(pair.candidate, unexplained, seen, losses_by_epoch(seen, ends), ends)
+        return _of_numbers(pair, causes, evidence)
     others = [*of_reference, *_in_training_mode(pair, model, used)]
     reporting = pair.exactly.reporting
-    evidence: list[Measurement] = []
-    seen: CloseUp | None = None
-    ends = model.epochs.ends or (model.traces[1].last,)
     different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
     reported = reported_by_both(pair.reference, pair.candidate)
     # A sum over many batches may round as much, but another mean of them is not hidden by that.
@@ -72,17 +74,9 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
             of_losses = losses, validation, used.seeing(seen.divided)
             causes = name_reporting(pair.reference, pair.candidate, *of_losses, metrics)
-            left = (unexplained & different).difference(*(cause.metrics for cause in causes))
-            evidence = _evidence(pair, model, left, seen)
+            if left := (unexplained & different).difference(*(cause.metrics for cause in causes)):
+                evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
     return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *others], evidence)
-
-
-def _evidence(pair: Pair, model: ModelPair, unexplained: set[str], seen: CloseUp | None) -> list[Measurement]:
-    """What was seen of the candidate that may explain numbers that no cause does."""
-    if seen is None or not unexplained:
-        return []
-    ends = model.epochs.ends or (model.traces[1].last,)
-    return evidence_on_numbers(pair.candidate, unexplained, seen, losses_by_epoch(seen, ends), ends)
 
 
 def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measurement]) -> dict[str, Comparison]:

@@ -204,9 +204,10 @@ def _of_other_shapes(sides: Sides, name: str) -> Measurement | None:
         for side in (sides.right, sides.other)
     ]
     for right, other in zip(*drawn, strict=False):
-        if (shapes := (other.info.get("shape"), right.info.get("shape")))[0] != shapes[1]:
+        shape, other_shape = (str(each.info.get("shape")) for each in (other, right))
+        if shape != other_shape:
             line = Source.of(other.info.get("line"))
-            numbers = {"function": name, "shape": str(shapes[0]), "other_shape": str(shapes[1])}
+            numbers = {"function": name, "shape": shape, "other_shape": other_shape}
             return Measurement.of("drawn-in-other-shape", **numbers, line=str(line) if line else None)
     return None
 

@@ -226,7 +226,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
     "not-repeated": _not_repeated,
     "stage-unexplained": "what makes the {stage} differ in that step is not known",
-    "not-looked-for": "what explains this could not be looked for ({error})",
+    "not-looked-for": "the search for a cause failed ({error})",
     "batch-norm-per-replica": "{layer} takes its statistics from the examples of one replica, on {replicas} replicas "
     "from fewer: this differs by itself; BatchNormalization(synchronized=True) takes them from all",
     "dropout-per-replica": "{layer} draws its mask for each of {replicas} replicas, not once for the whole batch: this "
@@ -249,7 +249,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "loop, or in a graph of other operations, whatever the seed: draw from a keras.random.SeedGenerator, or with "
     "tf.random.stateless_normal, to compare the rest",
     "drawn-in-other-shape": "{side} draws numbers of shape {shape} by {function} in this step, {other} of shape "
-    "{other_shape}, so they are others",
+    "{other_shape}, so the numbers differ",
     "drawn-in-validation": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
     "{other_times:,} times in {other}, so the next ones differ: {side} calls its model with training=True outside of "
     "the training step",
@@ -267,8 +267,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "divided-by-weights": "{side} divides the weighted losses by the sum of the weights, {other} by their number, as "
     "Keras does",
     "in-rows": "{side} gives its optimizer the gradient of {variables:some} as rows (tf.IndexedSlices), {other} as a "
-    "whole tensor: where an index is twice in a batch, Keras's Adam squares the parts of its row one by one, so this "
-    "differs by itself",
+    "whole tensor: where an index occurs twice in a batch, Keras's Adam squares the parts of its row one by one, so "
+    "this differs by itself",
     "layers-alone": "only {side} calls {classes:some} in this step",
     "limits-alone": "only {side} calls a function that limits gradients",
     "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "

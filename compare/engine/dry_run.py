@@ -48,7 +48,8 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> list[str]:
             optimizer, again = (built(experiment, "build_optimizer") for _ in range(2))
         refuse_used(optimizer, experiment, task.strategy, made_twice=optimizer is again)
         loss, _ = built(experiment, "build_loss"), built(experiment, "build_callbacks")
-        (metrics, weighted), _ = (metric_objects(experiment, model, task.train.spec) for _ in range(2))
+        metrics, weighted = metric_objects(experiment, model, task.train.spec)
+        metric_objects(experiment, model, task.train.spec)  # which refuses the same ones
         if "train-step" in trainers:
             refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss

@@ -90,6 +90,9 @@ def live_line(console: Console, *lines: Line) -> Iterator[None]:
             yield
         return
 
+    if console.quiet:
+        yield
+        return
     over, silence = threading.Event(), _Silence()
 
     def print_in_silence() -> None:
@@ -100,9 +103,6 @@ def live_line(console: Console, *lines: Line) -> Iterator[None]:
                     console.print(drawn(line, UNLIMITED), soft_wrap=True)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    if console.quiet:
-        yield
-        return
     console.push_render_hook(silence)
     thread = threading.Thread(target=print_in_silence, daemon=True)
     thread.start()

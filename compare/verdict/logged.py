@@ -78,9 +78,8 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
         more = MORE
         if _telling(equal):
             same = " and ".join(dict.fromkeys(name for name, _ in equal))
-            more = (
-                f"{same} agree to the last digit, as of equal weights: look at how {' and '.join(starts)} is calculated"
-            )
+            other = " and ".join(starts)
+            more = f"{same} agree to the last digit, as with equal weights: look at how {other} is calculated"
         reason += f"; {more}" if alone and not any(each.alone for each in lost) else ""
     else:
         pairs = paired_names(reference, candidate)

@@ -101,16 +101,15 @@ def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float]) -> list[Re
         and all(read[0].value != read[-1].value for read in reads.values())
         and kinds.count(reads[ends[0]][0].kind) == 1
     }
-    again = [
-        each.kind
-        and each.metric in twice
-        and each.steps in ends
-        and each.value != at_end[each.metric][each.steps][0].value
-        for each in reported
-    ]
+
+    def read_again(each: Reported) -> bool:
+        if not each.kind or each.metric not in twice or each.steps not in ends:
+            return False
+        return each.value != at_end[each.metric][each.steps][0].value
+
     return [
-        replace(each, name=f"val_{each.name}", metric=-1 - each.metric, with_steps=False) if second else each
-        for each, second in zip(reported, again, strict=True)
+        replace(each, name=f"val_{each.name}", metric=-1 - each.metric, with_steps=False) if read_again(each) else each
+        for each in reported
     ]
 
 

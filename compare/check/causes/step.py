@@ -166,12 +166,9 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
                 quantities = {"limited": limited, "limit": limit, "replicas": sides.replicas, **clipping}
                 remedy = f"gradients = {code.format(limit)}  # before they are applied"
                 if side == sides.other_name:
-                    by_optimizer = [
-                        f"gradients = {LIMITED[OF_OPTION[option]][1].format(value)}"
-                        f"  # as the other side's optimizer does, by {option}={value:g}"
-                        for option, value in clipping_of(others).items()
-                    ]
-                    remedy = next(iter(by_optimizer), "")
+                    option, value = next(iter(clipping_of(others).items()), ("", 0.0))
+                    remedy = f"  # as the other side's optimizer does, by {option}={value:g}"
+                    remedy = f"gradients = {LIMITED[OF_OPTION[option]][1].format(value)}{remedy}" if option else ""
                 seen = Measurement.of("script-limits", side=side, other=other, **quantities)
                 yield Variant({}, seen, measured=True, remedy=remedy)
                 return
