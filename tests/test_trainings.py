@@ -1275,6 +1275,15 @@ def test_one_model_that_is_trained_twice_makes_two_trainings_if_its_weights_are_
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
 
 
+def test_one_model_of_several_replicas_that_is_trained_twice_makes_two_trainings(watch: Watch) -> None:
+    def script() -> None:
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            again(put_back, fit)()
+
+    ((one, two),) = compared(watch(script, alone=True))
+    assert (one.last, two.last, _continuations(two)) == (3, 3, [])
+
+
 def test_the_same_optimizer_after_a_reset_is_seen_with_its_iterations(watch: Watch) -> None:
     ((one, two),) = compared(watch(again(put_back, fit_again), alone=True))
     assert (one.last, two.last) == (3, 3)
@@ -1428,6 +1437,31 @@ def test_a_model_that_is_saved_loaded_and_trained_on_trains_like_one_that_was_ne
     assert len(one.steps) == 7 and np.array_equal(one.steps["hashes"], two.steps["hashes"])
     assert _continuations(one) == ["after step 3 it goes on from the trained weights with an optimizer at iteration 3"]
     assert [epoch.steps for epoch in one.epochs] == [3, 6]
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, when it saves
+@pytest.mark.parametrize(
+    "strategy", [tf.distribute.get_strategy, lambda: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])]
+)
+def test_weights_that_a_callback_loads_with_their_optimizer_count_no_steps(
+    watch: Watch, tmp_path: Path, strategy: Any
+) -> None:
+    kept = str(tmp_path / "best.weights.h5")
+
+    def script() -> None:
+        with strategy().scope():
+            model = make()
+            model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+
+        def at_end(epoch: int, logs: Any) -> None:
+            model.save_weights(kept) if epoch == 0 else model.load_weights(kept)
+
+        callback = keras.callbacks.LambdaCallback(on_epoch_end=at_end)
+        model.fit(X, Y, batch_size=16, epochs=4, shuffle=False, verbose=0, callbacks=[callback])
+        assert model.optimizer.iterations.numpy() == 3
+
+    trace = only(watch(script))
+    assert trace.last == 12 and [epoch.steps for epoch in trace.epochs] == [3, 6, 9, 12]
 
 
 def test_the_epochs_that_fit_is_given_may_be_a_number_of_numpy(watch: Watch) -> None:

@@ -20,6 +20,7 @@ from compare.check.recorded_numbers import (
     name_reporting,
     validation_by_epoch,
 )
+from compare.check.summed import line_that_sums
 from compare.check.used import Used, used_by
 from compare.records import Record, read_records
 from compare.reporting.terminal import tell
@@ -152,6 +153,10 @@ def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int, seen: Cl
     """Causes of reported numbers, with the line of a script that reports them, or whose loss Keras divides."""
     trace, ends = model.traces[side], model.epochs.ends or (model.traces[side].last,)
     divided = seen.divided if seen is not None else {}
-    lines = (divided.get(each.divided) or line_of(trace, ends, model.traces[1 - side], each.metrics) for each in causes)
+    other = model.traces[1 - side]
+    lines = (
+        divided.get(each.divided) or line_that_sums(line_of(trace, ends, other, each.metrics), each.metrics)
+        for each in causes
+    )
     sources = (Source.of(line, shows=True) for line in lines)
     return [replace(each, source=each.source or source) for each, source in zip(causes, sources, strict=True)]

@@ -29,9 +29,10 @@ from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe
 from compare.check.recorded import drawn_more_often
 from compare.check.replay import Replay
-from compare.check.report import REPORTING, TRAINING, Report
+from compare.check.report import REPORTING, Report
 from compare.check.stages import Located
 from compare.check.step_values import EXAMPLES, PREDICTIONS, calls_of
+from compare.check.summed import line_that_sums
 from compare.check.weight_gaps import ROUNDING
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
@@ -195,12 +196,13 @@ class Checker:
         step = self._inside.number(first) if first is not None and first.step is not None else 1
         for each in report.findings:
             side = self.reference if each.side == self.reference.name else candidate
-            line = side.reported_at if each.kind == REPORTING else None
-            if side.inside is not None and each.divided:
-                line = Source.of(side.inside.divided.get(each.divided), shows=True) or line
-            if each.kind == TRAINING and side.inside is not None and each.id in CATALOGUE:
-                line = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
-            findings.append(replace(each, source=line))
+            source = None
+            if each.kind == REPORTING:
+                divided = side.inside.divided.get(each.divided) if side.inside is not None else None
+                source = Source.of(divided or line_that_sums(side.reported_at, each.metrics), shows=True)
+            elif side.inside is not None and each.id in CATALOGUE:
+                source = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
+            findings.append(replace(each, source=source))
         return replace(report, findings=tuple(findings))
 
     def _look_at_not_finite(self, report: Report, candidate: Observation) -> Report:

@@ -12,7 +12,6 @@ import numpy as np
 from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, rows_of, step_dtype
 from compare.verdict.exact import largest_gap
-from compare.verdict.findings import Source
 from compare.watch.seen import CloseUp
 from compare.watch.trace import configuration_of
 
@@ -156,7 +155,7 @@ class Observation:
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[AnyRecord] = field(default_factory=list)
     inside: CloseUp | None = None
-    reported_at: Source | None = None
+    reported_at: tuple[str, int, str] | None = None
 
     @property
     def changed_after_training(self) -> list[str]:

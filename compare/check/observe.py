@@ -33,7 +33,6 @@ from compare.patching import patch
 from compare.records import AnyRecord, EpochRecord, hash_of
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
-from compare.verdict.findings import Source
 from compare.watch.stages import StageObserver
 
 
@@ -97,7 +96,7 @@ class ProbeRun(Run):
 
     def end_epoch(self, epoch: int, logs: Any) -> None:
         super().end_epoch(epoch, logs)
-        self.observation.reported_at = Source.of(line_now(), shows=True)
+        self.observation.reported_at = line_now()
         state = self._read()
         self._close(self._unread(state))  # validation may have changed the others
         self._latest = self.observation.epoch_end_states[epoch] = state

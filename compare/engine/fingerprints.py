@@ -94,7 +94,11 @@ def distributed(variable: Any) -> Any:
 def container(variable: Any) -> Any:
     """Returns the ``tf.Variable`` of all replicas, also where one replica's copy is given."""
     variable = distributed(variable)
-    return variable._distributed_container() if hasattr(variable, "_distributed_container") else variable
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return variable
+    holders: tuple[Any, ...] = variable, getattr(variable, "handle", None)
+    owners = (each._distributed_container for each in holders if hasattr(each, "_distributed_container"))
+    return next((owner() for owner in owners), variable)
 
 
 def reader(variables: Sequence[tf.Variable]) -> Callable[[], list[np.ndarray]]:

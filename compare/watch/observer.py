@@ -458,6 +458,8 @@ class Observer:
             elif training.steps:
                 self._complete(training)
                 training.adjusted = True
+                for count in training.counts.values():
+                    count.set_back()
 
     def look(self) -> list[Training]:
         """Records the weights after the steps that were made since the last look; returns whose they were."""

@@ -45,6 +45,10 @@ class Count:
         self._at = now
         return self._made // self.times
 
+    def set_back(self) -> None:
+        """Counts no step for what ``iterations`` were set back to, as by ``load_weights``."""
+        self._at = min(self._at, self.iterations())
+
     def leave_out(self) -> None:
         """Counts no step for what ``iterations`` were increased by since the last call of ``made``."""
         self._at = self.iterations()
