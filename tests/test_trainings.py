@@ -1085,6 +1085,24 @@ def test_another_loss_is_a_difference_that_updates_hide_where_weights_are_alike(
     assert found == (replace(of_rounding, start=None) if apart else None)
 
 
+@pytest.mark.parametrize(
+    ("stage", "gap", "noise", "repeats", "far"),
+    [
+        ("loss", 0.11, 1e-7, True, True),
+        ("predictions", 0.11, 1e-7, True, True),
+        ("loss", 0.09, 1e-7, True, False),
+        ("loss", 0.11, 0.01, True, False),
+        ("loss", 0.11, 1e-7, False, False),
+        ("gradients", 0.11, 1e-7, True, False),
+    ],
+)
+def test_what_differs_much_before_the_gradients_is_no_rounding_that_more_twins_may_explain(
+    stage: str, gap: float, noise: float, repeats: bool, far: bool
+) -> None:
+    close = SimpleNamespace(located=Located(1, stage, stages=[StageValues(stage, gap, noise)]), repeats=repeats)
+    assert CloseUps.no_kink.fget(close) == far  # type: ignore[attr-defined]
+
+
 def test_variables_that_the_graph_of_the_first_step_makes_have_initial_values(watch: Watch) -> None:
     def script() -> None:
         made: list[Any] = []

@@ -17,7 +17,7 @@ from compare.check.judge_recorded import more_weights
 from compare.check.recorded import scale_of
 from compare.check.sides import Sides
 from compare.check.stages import Located, apart, first_apart, locate, updates_otherwise
-from compare.check.step_values import EXAMPLES, INPUTS, PREDICTIONS, relative_gap, weights_made
+from compare.check.step_values import EXAMPLES, INPUTS, LOSS, PREDICTIONS, relative_gap, weights_made
 from compare.records import INITIAL, Place, in_time
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
@@ -165,6 +165,14 @@ class CloseUps:
         if first is None or second is None:
             return Located(self.departure.step, None)
         return locate(first, second, self.twins, self.departure.step, self.names)
+
+    @property
+    def no_kink(self) -> bool:
+        """Whether the sides are so far apart before their gradients, which alone may jump, that no rounding does it."""
+        stage = self.located.of(self.located.stage or "")
+        if stage is None or stage.stage not in (EXAMPLES, INPUTS, PREDICTIONS, LOSS):
+            return False
+        return self.repeats and (stage.gap or 0) > max(NEAR, rounding.HOPELESS * stage.noise)
 
     @property
     def moment(self) -> float:

@@ -275,7 +275,7 @@ def _train_twins(
     if early is not None and early.twin is not None:
         write({rounding.twin_name(1, False): early.twin})
         noise = measured() if read_records(where) else None
-        if noise is not None and noise.reproduced and noise.hopeless:
+        if noise is not None and noise.reproduced and (noise.hopeless or (early.no_kink and not noise.so_far)):
             return read_records(where)
         shutil.rmtree(where)  # what is recorded inside its steps may have changed the rounding of a graph
     step = first = max(model.epochs.step(start), 1)
