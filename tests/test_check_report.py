@@ -13,10 +13,10 @@ import pytest
 
 from compare.check import Report
 from compare.check.causes import CATALOGUE
+from compare.check.made_of import line_that_makes
 from compare.check.measurement import Measurement
 from compare.check.report import REPORTING, TRAINING, merged
 from compare.check.stages import Located
-from compare.check.summed import line_that_sums
 from compare.records import EPOCH_END, INITIAL, Record
 from compare.verdict.findings import StageValues
 from compare.verdict.model import Comparison, Reporting, Training
@@ -167,18 +167,19 @@ def test_a_check_that_saw_no_step_says_nothing_of_a_run_with_steps(tensorflow):
         ("def epoch():\n  total += loss\n  return total / n, 0\na, b = epoch()\ncompare.report(loss=b)", 5),
         ("t += a\nloss = t / n\nt = 0\nt += b\nval = t / n\ncompare.report(loss=loss, val=val)", 1),
         ("total += loss\ncompare.report(loss=loss, other=total)", 2),
+        ("acc = metric.result()\nmetric.reset_state()\ncompare.report(loss=float(acc))", 1),
         ("n += 1\ncompare.report(loss=loss / n)", 2),
         ("step += 1\nloss = train(x, step)\ncompare.report(loss=loss)", 3),
         ("def a():\n  return b()\ndef b():\n  return a()\ncompare.report(loss=a())", 5),
     ],
 )
-def test_the_line_that_sums_up_a_number_in_python_is_found(tmp_path: Path, script: str, found: int) -> None:
+def test_the_line_that_makes_up_a_number_in_python_is_found(tmp_path: Path, script: str, found: int) -> None:
     file, lines = str(tmp_path / "loop.py"), script.split("\n")
     Path(file).write_text(script)
     reports = len(lines)
     line = (file, reports, lines[-1])
-    assert line_that_sums(line, ["loss"]) == (file, found, lines[found - 1].strip())
-    assert line_that_sums((file, reports, "what stood there before"), ["loss"]) == (
+    assert line_that_makes(line, ["loss"]) == (file, found, lines[found - 1].strip())
+    assert line_that_makes((file, reports, "what stood there before"), ["loss"]) == (
         file,
         reports,
         "what stood there before",

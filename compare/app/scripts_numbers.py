@@ -10,6 +10,7 @@ from compare.app.scripts_session import ModelPair, ScriptsSession
 from compare.check import words
 from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import never_reset, other_metrics
+from compare.check.made_of import line_that_makes
 from compare.check.measurement import Measurement
 from compare.check.recorded import same
 from compare.check.recorded_numbers import (
@@ -20,7 +21,6 @@ from compare.check.recorded_numbers import (
     name_reporting,
     validation_by_epoch,
 )
-from compare.check.summed import line_that_sums
 from compare.check.used import Used, used_by
 from compare.records import Record, read_records
 from compare.reporting.terminal import tell
@@ -155,7 +155,7 @@ def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int, seen: Cl
     divided = seen.divided if seen is not None else {}
     other = model.traces[1 - side]
     lines = (
-        divided.get(each.divided) or line_that_sums(line_of(trace, ends, other, each.metrics), each.metrics)
+        divided.get(each.divided) or line_that_makes(line_of(trace, ends, other, each.metrics), each.metrics)
         for each in causes
     )
     sources = (Source.of(line, shows=True) for line in lines)

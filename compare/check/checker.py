@@ -22,6 +22,7 @@ from compare.check.judge import judge_training
 from compare.check.judge_metrics import judge_reporting
 from compare.check.judgement import Judgement, survived
 from compare.check.look_inside import LookInside
+from compare.check.made_of import line_that_makes
 from compare.check.measurement import Measurement
 from compare.check.noise import NoiseTwins
 from compare.check.observation import EPOCHS, Observation, largest_weight_gap
@@ -32,7 +33,6 @@ from compare.check.replay import Replay
 from compare.check.report import REPORTING, Report
 from compare.check.stages import Located
 from compare.check.step_values import EXAMPLES, PREDICTIONS, calls_of
-from compare.check.summed import line_that_sums
 from compare.check.weight_gaps import ROUNDING
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
@@ -199,7 +199,7 @@ class Checker:
             source = None
             if each.kind == REPORTING:
                 divided = side.inside.divided.get(each.divided) if side.inside is not None else None
-                source = Source.of(divided or line_that_sums(side.reported_at, each.metrics), shows=True)
+                source = Source.of(divided or line_that_makes(side.reported_at, each.metrics), shows=True)
             elif side.inside is not None and each.id in CATALOGUE:
                 source = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
             findings.append(replace(each, source=source))
