@@ -18,7 +18,10 @@ from eager import EPOCHS, Eager, run
 from killed_runs import TASK, command_in, kill_and_resume, left_by
 
 import compare
+from compare.app.provenance import _threads_of_sums
+from compare.modes import Study
 from compare.records import read_json
+from compare.records.run_json import RunJson
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -536,6 +539,29 @@ def test_changed_data_is_refused(experiment, begun, tmp_path):
     x[3, 3] += 1
     with pytest.raises(compare.RequestError, match=r"the data \(training_sha256\) changed"):
         resumed(tasks.experiment(batch_norm=True, dropout=True, load_data=lambda: ((x, y), validation)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "then", "told"),
+    [
+        ("threads", "used", 64, r"\(used\) changed since the run began \(from 64 to \d+\): let it use as many proc"),
+        ("versions", "oneDNN", "asked", r"\(oneDNN\) changed .*from asked to (on|off)\): set TF_ENABLE_ONEDNN_OPTS to"),
+    ],
+)
+def test_what_the_rounding_of_sums_depends_on_may_not_change(experiment, begun, tmp_path, part, name, then, told):
+    run = RunJson.read(tmp_path / "run")
+    recorded = getattr(run, part)
+    run.save(**{part: recorded | {name: then}})
+    with pytest.raises(compare.RequestError, match=told):
+        resumed(experiment, tmp_path)
+    run.save(**{part: {key: value for key, value in recorded.items() if key != name}})  # as older versions wrote it
+    assert resumed(experiment, tmp_path).verdict == "identical"
+    assert RunJson.read(tmp_path / "run").content()[part] == recorded
+
+
+def test_a_study_uses_as_many_threads_as_each_of_its_processes(tensorflow, monkeypatch):
+    monkeypatch.setattr("compare.app.processes.cores", lambda: 64)
+    assert _threads_of_sums(Study(seeds=2, jobs=4), 2) == {"used": 16}
 
 
 def test_changed_code_is_refused(tmp_path):

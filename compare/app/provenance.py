@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compare import __version__
+from compare.app.processes import cores, division
 from compare.engine.preflight import Facts, Problem, problems
 from compare.engine.tf_config import this_task
+from compare.modes import Study, Trained
 from compare.naming import is_file, source_and_attribute
 from compare.options import as_json
 from compare.records.run_json import now
@@ -62,6 +64,7 @@ def before_training(session: Session) -> dict[str, Any]:
     import tensorflow as tf  # noqa: PLC0415 (lazy)
 
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
+    from compare.engine.insides_tensorflow import uses_onednn  # noqa: PLC0415 (lazy)
     from compare.engine.keras_generation import keras_version  # noqa: PLC0415 (lazy)
 
     options, task, trainers = session.options, session.task, list(session.trainers)
@@ -93,12 +96,26 @@ def before_training(session: Session) -> dict[str, Any]:
             "training_sha256": task.train.sha256,
             "validation_sha256": task.validation.sha256,
         },
-        "versions": known["versions"] | {"keras": keras_version()},
+        "versions": known["versions"] | {"keras": keras_version(), "oneDNN": "on" if uses_onednn() else "off"},
         "threads": {
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
+            **_threads_of_sums(options, len(trainers)),
         },
     }
+
+
+def _threads_of_sums(options: Trained, trainers: int) -> dict[str, int]:
+    """The number of threads that share an operation's work, on which sums depend, by name; none if a GPU does it."""
+    import tensorflow as tf  # noqa: PLC0415 (lazy)
+
+    if tf.config.list_physical_devices("GPU"):
+        return {}
+    if isinstance(options, Study):
+        return {"used": division(options, trainers * len(options.all_seeds))[1]}
+    asked = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    given = tf.config.threading.get_intra_op_parallelism_threads() or (int(asked) if asked.isdigit() else 0)
+    return {"used": given or cores()}
 
 
 def preflight_problems(session: Session) -> list[Problem]:

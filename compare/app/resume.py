@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 SAME = ("code", "versions", "data", "threads", "strategy")
 """The other parts of ``run.json`` that must be the same."""
 
+RESTORE = {
+    "threads": "let it use as many processors as then, since sums depend on that",
+    "oneDNN": "set TF_ENABLE_ONEDNN_OPTS to 1 (on) or 0 (off) as it was then, since sums depend on it",
+}
+"""How to restore what is in no file of the user's, by its part or name there."""
+
 
 def is_done(session: Session, job: Job) -> bool:
     """Whether a training has ended in the run that is resumed."""
@@ -86,8 +92,9 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
         for name in sorted(earlier.keys() & later.keys()):
             if earlier[name] != later[name]:
                 values = "" if "sha256" in name or part == "code" else f" (from {earlier[name]} to {later[name]})"
+                restore = RESTORE.get(part) or RESTORE.get(name, "restore it")
                 raise RequestError(
-                    f"{who}: {_named(part, name)} changed since the run began{values}: restore it, or start another run"
+                    f"{who}: {_named(part, name)} changed since the run began{values}: {restore}, or start another run"
                 )
 
 
