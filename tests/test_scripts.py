@@ -11,6 +11,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -89,6 +90,37 @@ def test_a_training_that_only_one_script_makes_is_never_green(tmp_path: Path) ->
         3,
     )
     assert "only both also trains" in others["training"]["reason"]
+
+
+def test_a_script_that_waits_long_for_the_model_of_the_reference_says_so(tmp_path: Path, monkeypatch: Any) -> None:
+    """As where the reference waits for a lock that the other script holds; here, for the line that says so."""
+    said = tmp_path / "said"
+    wait = "import os, time\nend = time.time() + 120\n"
+    wait += f"while not os.path.exists({str(said)!r}) and time.time() < end: time.sleep(0.05)\n"
+    (tmp_path / "one.py").write_text(wait + TEACHER)
+    (tmp_path / "two.py").write_text(TEACHER)
+
+    told = "two waits for the weights of one, which has made no model yet"
+
+    @contextmanager
+    def waiting(_: object, what: Callable[[], str]) -> Iterator[None]:
+        def poll() -> None:
+            while not (over.is_set() or said.exists()):
+                time.sleep(0.05)
+                if what() == f"{told}: does one wait for a lock or a port of two?":
+                    said.touch()
+
+        over, thread = threading.Event(), threading.Thread(target=poll)
+        thread.start()
+        yield
+        over.set()
+        thread.join()
+
+    monkeypatch.setattr("compare.app.scripts_session.PATIENCE", 0.0)
+    monkeypatch.setattr("compare.app.scripts_session.waiting", waiting)
+    scripts = [str(tmp_path / name) for name in ("one.py", "two.py")]
+    assert compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True).verdict == "identical"
+    assert said.exists()
 
 
 ONCE = """

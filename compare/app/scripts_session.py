@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +21,11 @@ from compare.reporting.terminal import say
 from compare.verdict.rounding import unlikely
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, read_close_up
-from compare.watch.settings import Settings
+from compare.watch.settings import AWAITED, ENDED, Settings
 from compare.watch.trace import UNSEEN, Trace, read_traces
+
+PATIENCE = 60.0
+"""Seconds that a script waits for the initial weights of the reference until it is said that there is no model yet."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,10 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
     of = [f" of {min(each.max_steps, max(known)):,}" if known else "" for each in settings]
 
     def progress() -> str:
+        if first and _awaits_model(Path(settings[0].initial)):
+            waits, own = shown[::-1]
+            why = f"does {own} wait for a lock or a port of {waits}?"
+            return f"{waits} waits for the weights of {own}, which has made no model yet: {why}"
         if not any(steps):
             return f"starting {', '.join(shown)}"
         return ", ".join(f"{name} {count:,}{total} steps" for name, count, total in zip(shown, steps, of, strict=True))
@@ -164,6 +172,15 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
                 raise
             session.interrupted = True
     return runs
+
+
+def _awaits_model(initial: Path) -> bool:
+    """Whether a script has waited long for initial weights, since the reference has made no model, nor ended."""
+    try:
+        since = (initial / AWAITED).stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return time.time() > since + PATIENCE and not (any(initial.glob("*.npz")) or (initial / ENDED).exists())
 
 
 def _print_new(name: str, log: Path, begin: int, console: Console) -> int:

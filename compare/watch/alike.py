@@ -23,7 +23,7 @@ from compare.patching import Inside, by_name, modules_with, patch
 from compare.records import Variable, replace_file
 from compare.records.model import npz, read_arrays
 from compare.watch.pairing import in_order, paired, shapes_of
-from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Detail, Settings
+from compare.watch.settings import ALL_BEGUN, AWAITED, ENDED, ORDER, SEEDS, WEIGHTS, Detail, Settings
 
 FIRST_SEED = 1000
 TF_RANDOM = tf.random, tf.compat.v2.random
@@ -448,6 +448,8 @@ class InitialWeights:
                 self._vain[wanted] = len(groups)
                 self._missed = not late
                 return [], True
+            if not (awaited := self._folder / AWAITED).exists():
+                awaited.touch()
             time.sleep(0.05)
 
     def _read_new(self) -> None:

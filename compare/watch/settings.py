@@ -26,6 +26,9 @@ its first training begins with."""
 ENDED = "ended"
 """The file among them that says that the reference has ended, so that no more will come at all."""
 
+AWAITED = "awaited"
+"""The file among them that says, by its time, since when another script has waited for any."""
+
 MOST_TRAININGS = 16
 """The most trainings of one script, such as of a GAN's models or a cross-validation, that are watched."""
 
