@@ -337,6 +337,11 @@ def test_validation_that_goes_on_with_the_state_of_training(second: float, cause
     found = name_reporting(fit, of("loop", (0.5, 0.6), (0.6, second)))  # 60% of training, 40% of validation
     assert [each.id for each in found] == causes
     assert name_reporting(fit, fit) == []
+    # One metric that is reset before validation only: from the second epoch on it has the validation before in it.
+    epochs = (0.5, 0.75), (0.6, 0.9), (0.7, 0.95)
+    going_on = of("loop", epochs[0], (0.6 * 0.6 + 0.4 * 0.75, 0.9), (0.6 * 0.7 + 0.4 * 0.9 + second - 0.72, 0.95))
+    found = name_reporting(of("fit", *epochs), going_on)
+    assert [(each.id, each.measurements["metrics"]) for each in found] == [(cause, ["accuracy"]) for cause in causes]
 
 
 def test_a_reference_whose_metrics_go_on_counting_is_named() -> None:

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.check.causes.reporting import over_epochs, with_training
+from compare.check.causes.reporting import mixed, over_epochs
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import SMALL, penalty_of, same
@@ -221,9 +221,11 @@ def name_reporting(
     found: list[Named] = []
     if over := over_epochs(reference, candidate):
         found.append((NOT_RESET, Measurement.of("running-means", metrics=over, other=reference.trainer)))
-    if mixed := with_training(reference, candidate):
-        found.append((NOT_RESET, Measurement.of("mixed-means", metrics=mixed)))
-    running = {*over, *mixed}
+    running = set(over)
+    for part in ("train", "validation"):
+        if names := mixed(reference, candidate, part):
+            found.append((NOT_RESET, Measurement.of(f"mixed-means-of-{part}", metrics=names)))
+            running.update(names)
     if "loss" not in running:
         found += _of_loss("loss", reference, candidate, losses or {})
     if "val_loss" not in running:

@@ -170,15 +170,20 @@ def never_reset(trace: Trace, ends: Sequence[int], like: Trace) -> dict[str, lis
     return found
 
 
-def with_training(reference: Record, candidate: Record) -> list[str]:
-    """The numbers of validation that also contain those of training: each the same part in every epoch."""
+def mixed(reference: Record, candidate: Record, part: str) -> list[str]:
+    """The numbers of training ("train") or of validation that also contain those of the other, as large a part of each.
+
+    Training contains the validation of the epoch before, validation the training of its own epoch.
+    """
     parts: dict[str, list[float]] = {}
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
         right, other = reference.logs[epoch], candidate.logs[epoch]
-        for name in (each for each in right if each.startswith("val_") and each in other):
-            training = right.get(name.removeprefix("val_"), right[name])
-            apart = training - right[name]
-            parts.setdefault(name, []).append((other[name] - right[name]) / apart if apart else 0.0)
+        before = reference.logs.get(epoch - 1, {}) if part == "train" else right
+        for name in (each for each in right if each.startswith("val_") == (part == "validation") and each in other):
+            contained = before.get(f"val_{name}" if part == "train" else name.removeprefix("val_"))
+            if contained is not None:
+                apart = contained - right[name]
+                parts.setdefault(name, []).append((other[name] - right[name]) / apart if apart else 0.0)
     shares = [share for each in parts.values() for share in each if abs(share) > CLOSE]
     if len(shares) < 2 or not 0 < min(shares) <= max(shares) < 1 or np.ptp(shares) > 1e-3 * max(shares):
         return []
