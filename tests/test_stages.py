@@ -1171,6 +1171,36 @@ def test_outputs_in_one_array_are_compared_with_the_same_in_two(off: float) -> N
         assert locate(one, scalar, [], STEP, NAMES).of("predictions").differs, "a scalar is of no example"
 
 
+@pytest.mark.parametrize("off", [0.0, 0.01])
+def test_several_outputs_of_micro_batches_are_compared_with_those_of_the_batch_without_losses_beside_them(
+    off: float,
+) -> None:
+    def calls(*outputs: list[np.ndarray]) -> CloseUp:
+        seen = linear_step()
+        at = next(i for i, each in enumerate(seen.steps[STEP]) if each.kind == "predictions")
+        event, events = seen.steps[STEP][at], list(seen.steps[STEP])
+        events[at : at + 1] = [replace(event, arrays=arrays) for arrays in outputs]
+        return replace(seen, steps={STEP: events})
+
+    box, kind = np.arange(32.0).reshape(8, 4), np.arange(8.0)[:, None]
+    parts = ([box[i : i + 2], kind[i : i + 2] + off, np.float32(0.5)] for i in range(0, 8, 2))
+    found = locate(calls([box, kind]), calls(*parts), [], STEP, NAMES).of("predictions")
+    assert found is not None and found.differs == bool(off)
+
+
+def test_labels_of_several_losses_are_no_others_where_each_side_calls_the_losses_in_its_own_order() -> None:
+    def given(*labels: np.ndarray, factor: float = 1.0) -> CloseUp:
+        seen = linear_step(factor=factor)
+        (event,) = (each for each in seen.steps[STEP] if each.kind == "targets")
+        others = [each for each in seen.steps[STEP] if each.kind != "targets"]
+        called = [replace(event, arrays=[y, *event.arrays[1:]], rows=tuple(row_hashes([y]))) for y in labels]
+        return replace(seen, steps={STEP: [*others, *called]})
+
+    one, two = np.arange(8.0)[:, None], np.arange(8.0, 16.0)[:, None]
+    for labels, stage in (((two, one), "loss"), ((two, one[::-1].copy()), "loss"), ((two, one + 99), "examples")):
+        assert locate(given(one, two), given(*labels, factor=1.1), [], STEP, NAMES).stage == stage
+
+
 def test_a_step_of_several_micro_batches_is_compared_with_all_of_them() -> None:
     def stages(other: CloseUp) -> list[str]:
         return [each.stage for each in located(other).stages if each.differs and each.stage != "update"]

@@ -112,6 +112,8 @@ def _labels_differ(at: Step) -> bool:
     a, b, _ = at.of(_labels)
     if not a or not b or a == b or len(a) != len(b):
         return False
+    if sorted(a) == sorted(b) and len(a) > len(example_rows(at.reference, at.number)):
+        return False  # of several losses, which each side calls in an order of its own
     if {row for number in at.reference.steps for row in at.reference.rows(number, "targets")}.issuperset(b):
         return True
     one, other, twins = at.of(_true)
@@ -199,11 +201,15 @@ def _outputs_of(
     at: Step, reference: Sequence[Event], candidate: Sequence[Event], twins: Sequence[Sequence[Event]]
 ) -> StageValues:
     """Compares the outputs of one model."""
+    in_one_call = len(candidate) == 1
+    scalars = [sum(not np.ndim(array) for array in events[0].arrays) for events in (reference, candidate)]
+    if len(reference) != len(candidate) or scalars[0] != scalars[1]:
+        reference, candidate, *twins = map(_in_one, (reference, candidate, *twins))
     if len(reference) == len(candidate):
         candidate = [_in_order_of(*each) for each in zip(reference, candidate, strict=True)]
     rows, arrays = at.of(example_rows)[:2], [array for event in candidate for array in event.arrays]
     moved = rows[0] != rows[1] and sorted(rows[0]) == sorted(rows[1])  # another order within the batch
-    if moved and len(candidate) == 1 and all(np.shape(array)[:1] == (len(rows[1]),) for array in arrays):
+    if moved and in_one_call and all(np.shape(array)[:1] == (len(rows[1]),) for array in arrays):
         order = np.argsort(rows[1], kind="stable")[np.argsort(np.argsort(rows[0], kind="stable"))]
         candidate = [replace(candidate[0], arrays=[np.asarray(array)[order] for array in arrays])]
     elif moved:
@@ -217,6 +223,14 @@ def _outputs_of(
             gap = min(gap, relative_gap(np.concatenate(squashed), other))
     where = _first_layer(at) if gap > noise and not moved else ""
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
+
+
+def _in_one(events: Sequence[Event]) -> Sequence[Event]:
+    """The outputs of all micro-batches and replicas as those of one call, without what has no examples, as a loss."""
+    arrays = [[array for array in map(np.asarray, event.arrays) if array.ndim] for event in events]
+    if not all(arrays) or len({tuple(array.shape[1:] for array in each) for each in arrays}) != 1:
+        return events
+    return [replace(events[0], arrays=[np.concatenate(parts) for parts in zip(*arrays, strict=True)])]
 
 
 def _outputs(close_up: CloseUp, step: int, *, once: bool = False) -> dict[str, list[Event]]:

@@ -299,8 +299,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "from equal weights, {metric} is {value:.6g}, and {right:.6g} in {other}",
     "mixed-means-of-train": "from the second epoch on {metrics:and} {metrics:is|are} the mean over training and the "
     "validation before it: the metric's state is not reset after it",
-    "mixed-means-of-validation": "{metrics:and} in each epoch {metrics:is|are} the mean over training and validation: the metric's "
-    "state is not reset between them",
+    "mixed-means-of-validation": "{metrics:and} in each epoch {metrics:is|are} the mean over training and "
+    "validation: the metric's state is not reset between them",
     "reported-loss-not-reduced": _reported(f"in every epoch it is {SHARE}"),
     "reported-loss-without-regularization": _reported(_LACKS),
     "reported-validation-loss-without-regularization": _reported(_LACKS),
