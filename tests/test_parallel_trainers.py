@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import socket
 import subprocess
@@ -12,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from forked import Commands
@@ -20,11 +23,11 @@ from recorded import by_place
 from rich.console import Console
 
 from compare.app import parallel_trainers, processes, session
-from compare.app.parallel_trainers import EarlyChecks, _submitted, at_once, hearing, why_not, worker_of
+from compare.app.parallel_trainers import EarlyChecks, _submitted, at_once, getting_ready, hearing, why_not, worker_of
 from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
 from compare.check.report import Report
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError
 from compare.options import as_json, request
 from compare.records import read_json, read_metrics, read_records, read_verdict, write_checked
 from compare.verdict.model import Comparison, Reporting, Training
@@ -252,6 +255,20 @@ def test_requests_that_are_parallel_already_or_need_one_process_are_refused(give
 
 
 GIB = 2**30
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EMFILE])
+def test_a_system_without_room_for_semaphores_is_named_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    error = OSError(number, os.strerror(number))
+    monkeypatch.setattr("loky.ProcessPoolExecutor", Mock(side_effect=error))
+    named = f"written to /dev/shm ({error.strerror}): make room there"
+    expected: type[Exception] = OSError if number == errno.EMFILE else NoVerdictError
+    with pytest.raises(expected) as raised, getting_ready(request(parallel=True), tmp_path):
+        pass
+    told = str(raised.value)
+    assert raised.value is error or (named in told and told.endswith(", or give --sequential") and "\n" not in told)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def getting_ready(options: Trained, folder: Path) -> Iterator[Executor | None]:
         yield None
         return
     others = len(options.trainers) - 1
-    with processes.local(others) as executor:
+    with processes.local(others, ", or give --sequential") as executor:
         for _ in range(others):
             executor.submit(get_ready, worker_of(options, folder))
         yield executor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError
 from compare.modes import Study, Trained
 from compare.option import flag
 from compare.request import Request
@@ -103,8 +104,12 @@ SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 
 @contextmanager
-def local(processes: int) -> Iterator[Executor]:
-    """Worker processes on this machine, which end with the block."""
+def local(processes: int, instead: str = "") -> Iterator[Executor]:
+    """Worker processes on this machine, which end with the block.
+
+    Raises:
+        NoVerdictError: if the system has no room for the semaphores that they share; it says what to do ``instead``.
+    """
     from multiprocessing import resource_tracker  # noqa: PLC0415 (lazy)
 
     from loky import ProcessPoolExecutor  # noqa: PLC0415 (lazy)
@@ -115,9 +120,17 @@ def local(processes: int) -> Iterator[Executor]:
         with mock.patch.dict(os.environ, SAFE_PATH):  # for what cleans up after the workers, which starts now
             resource_tracker.ensure_running()
             of_loky.ensure_running()
-        executor = ProcessPoolExecutor(
-            processes, initializer=_begin_worker, initargs=(os.getpid(), folder), env=SAFE_PATH
-        )
+        try:
+            executor = ProcessPoolExecutor(
+                processes, initializer=_begin_worker, initargs=(os.getpid(), folder), env=SAFE_PATH
+            )
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES):
+                raise
+            raise NoVerdictError(
+                f"no other process can train, since what they share cannot be written to /dev/shm ({error.strerror}): "
+                f"make room there or make it writable (for a container: --shm-size){instead}"
+            ) from error
         try:
             yield executor
         finally:
