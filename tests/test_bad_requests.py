@@ -172,6 +172,11 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (MY_TASK, task("experiment = compare.Experiment", "experiment = dict"), "not a compare.Experiment"),
     (MY_TASK, task("return (x[:40], y[:40]),", "return (x[:40], y[:30]),"), "30, 40 examples"),
     (MY_TASK, task("return (x[:40], y[:40]), (x[40:], y[40:])", "return None"), "load_data must return"),
+    (
+        MY_TASK,
+        task("return (x[:40], y", "return (np.broadcast_to(x[0], (10**14, *x[0].shape)), y"),
+        "): there is no memory for a copy of the training data (Unable to allocate",
+    ),
     (MY_TASK, task("layers.Dense(2)", "layers.Dens(2)"), "build_model raised"),
     (MY_TASK, task("layers.Dense(2)", "layers.Flatten()"), "to train"),
     (MY_TASK, task("return tf.keras.optimizers.SGD(0.1)", "return None"), "it must return a tf.keras.optimizers"),

@@ -40,7 +40,7 @@ class Examples:
         arrays: (x, y) or (x, y, sample_weight), each a NumPy array or a tuple or dict of arrays.
 
     Raises:
-        RequestError: if the data cannot be converted to arrays, or the arrays are empty or differ in length.
+        RequestError: if the data cannot be converted to arrays, or the arrays are empty, too large or differ in length.
     """
 
     def __init__(self, arrays: Part, prepare: Callable[..., Part] | None, what: str) -> None:
@@ -65,6 +65,10 @@ class Examples:
         except (TypeError, ValueError) as error:
             raise RequestError(
                 f"the {what} data cannot be converted to arrays ({error}): use NumPy arrays, with examples of one shape"
+            ) from None
+        except MemoryError as error:
+            raise RequestError(
+                f"there is no memory for a copy of the {what} data ({error}): return fewer, or a tf.data.Dataset"
             ) from None
         self.arrays: Part = tf.nest.map_structure(np.asarray, self._tensors)
         lengths = {len(array) if array.ndim else 0 for array in tf.nest.flatten(self.arrays)}
