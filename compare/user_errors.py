@@ -45,7 +45,8 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
     if not _raised_by_user(error) and (isinstance(error, RequestError | NoVerdictError) or kind == "RequestError"):
         return text  # it already contains the place and the remedy
     where = f" ({place})" if place else ""
-    return f"{kind}: {text}".removesuffix(": ") + where + (f"; {remedy}" if remedy else "")
+    told = text if isinstance(error, ProcessExit) else f"{kind}: {text}".removesuffix(": ")
+    return told + where + (f"; {remedy}" if remedy else "")
 
 
 def essence(error: BaseException) -> tuple[str, str]:

@@ -536,7 +536,11 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
             "step to compare; the last line that it printed is '[0. 0. 0.]'; its output",
         ),
         ("print(7)\nraise SystemExit(3)\n", "it ended with status 3; its last line: 7; its output"),
-        ("import os\nos._exit(1)\n", "os._exit(1) (wrong.py, line 2)"),
+        ("import os\nos._exit(1)\n", "wrong.py failed: os._exit(1) (wrong.py, line 2)"),
+        (
+            "import os, sys\nos.execv(sys.executable, [sys.executable] + sys.argv)\n",
+            ", …) (wrong.py, line 2), and only the process that is started is watched; set what it sets before",
+        ),
         ("import posix\nposix._exit(0)\n", "no step of a Keras optimizer was seen"),
     ],
 )

@@ -62,13 +62,14 @@ def run(settings: Settings) -> int:
             raised = _run_to_its_end(settings, writer)
     except BaseException as error:
         raised = error
-        if isinstance(error, ProcessExit) and error.status != 0:
-            _print(error, settings)
     status = _status_of(raised)
     if os.getpid() != process:
         return status  # the script has forked, and this is the other process
     if status and isinstance(raised, Exception | ProcessExit):
         write_json(folder / FAILED, settings.cited(describe(raised)))
+    if isinstance(raised, ProcessExit) and raised.status is None:
+        how = f"replaces its process: {describe(raised)}, and only the process that is started is watched; set what it"
+        writer.unseen(settings.cited(f"{how} sets before, such as a variable of the environment, for the command"))
     if keras_of_the_environment() != generation:
         writer.unseen("sets TF_USE_LEGACY_KERAS itself, when TensorFlow is already there: set it for the command")
     write_json(folder / OTHERS, other_libraries())
