@@ -16,7 +16,7 @@ import recorded
 
 import compare
 from compare.app.cli import main
-from compare.errors import StorageError
+from compare.errors import RequestError, StorageError
 from compare.records import read_metrics, read_verdict, shortest
 from compare.records.logs import fit_name, read_sides
 from compare.reporting import plots, tensorboard
@@ -281,6 +281,21 @@ def test_seeds_are_found_in_folders_patterns_and_names(tmp_path: Path) -> None:
     in_folders = [f"{tmp_path}/seed{seed}/{name}.csv" for seed in (3, 12) for name in ("fit", "loop")]
     assert found(*in_folders) == {"fit": [3, 12], "loop": [3, 12]}
     assert list(found(f"{tmp_path}/fit-0.csv", f"{tmp_path}/fit-1.csv")) == ["fit-0", "fit-1"]
+    for one, other in (("a/fit", "loop"), ("run1", "run2")):
+        for pattern in ("seed{}", "Seed-{}") if other == "run2" else ("seed{}", "{}", "run-{}", "log{}"):
+            folders = [tmp_path / "alone" / pattern / name for name in (one, other)]
+            files = [csv(folder / f"{pattern.format(i)}.csv", {"loss": LOSS}) for folder in folders for i in (0, 1, 2)]
+            sides = {folder.name: [0, 1, 2] for folder in folders}
+            assert found(*map(str, files)) == found(*map(str, folders)) == sides, (pattern, one)
+            assert found(*(f"{folder}/*.csv" for folder in folders)) == sides
+    trainings = [csv(tmp_path / f"seed{i}" / f"run{j}.csv", {"loss": LOSS}) for i in (1, 2) for j in (1, 2)]
+    assert found(*map(str, trainings)) == {"run1": [1, 2], "run2": [1, 2]}
+    unclear = [csv(tmp_path / f"s{i}" / f"run{j}.csv", {"loss": LOSS}) for i in (1, 2) for j in (1, 2)]
+    with pytest.raises(RequestError, match="the number of the file the seed, or that of its folder"):
+        found(*map(str, unclear))
+    mixed = [csv(tmp_path / "lr" / f"lr{rate}-{i}.csv", {"loss": LOSS}) for rate in (0.1, 0.01) for i in (0, 1)]
+    expected = {"lr0.1": [0, 1], "lr0.01": [0, 1]}
+    assert found(*map(str, mixed)) == found(*(f"{tmp_path}/lr/lr{rate}-*.csv" for rate in (0.1, 0.01))) == expected
     assert list(found(f"{tmp_path}/fit/log-0.csv", f"{tmp_path}/loop/log-0.csv")) == ["fit", "loop"]
 
 

@@ -136,9 +136,12 @@ def _grouped(arguments: Sequence[Sequence[Log]]) -> dict[str, list[Log]]:
         groups = [list(each) for logs in arguments for each in _by_name(logs).values()]
         return _named([_with_seeds(logs) for logs in groups])
     logs = [log for (log,) in arguments]
-    by_stem = _by_name([replace(log, name=_without_number(log.name)) for log in logs]).values()
-    if len(by_stem) > 1 and all(len(group) > 1 for group in by_stem):
-        return _named([_with_seeds(group) for group in by_stem])
+    _refuse_two_numbers(logs)
+    sides = _by_name([replace(log, name=_training_of(log)) for log in logs])
+    if len(sides) == 1:  # names that differ only in a number: then folders tell the trainings apart
+        sides = _by_name([replace(log, name=str(_folder_of(log))) for log in logs])
+    if len(sides) > 1 and all(len(side) > 1 for side in sides.values()):
+        return _named([_with_seeds(side) for side in sides.values()])
     return _named([[replace(log, seed=0)] for log in logs])
 
 
@@ -151,7 +154,7 @@ def _by_name(logs: Sequence[Log]) -> dict[str, list[Log]]:
 
 def _named(sides: Sequence[list[Log]]) -> dict[str, list[Log]]:
     """The trainings under different names: those of their folders if the files have the same name."""
-    names = [side[0].name for side in sides]
+    names = [os.path.basename(side[0].name) for side in sides]
     if len(set(names)) < len(names):
         parents = [side[0].source.resolve().parent.name for side in sides]
         names = parents if len(set(parents)) == len(parents) and all(parents) else names
@@ -165,7 +168,7 @@ def _with_seeds(logs: Sequence[Log]) -> list[Log]:
     """The logs of one training with their seeds: the numbers in their names, else in their paths, else in order."""
     if len(logs) == 1 or all(log.seed is not None for log in logs):
         return [replace(log, seed=log.seed or 0) for log in logs]
-    for part in (lambda log: log.source.stem, lambda log: str(log.source)):
+    for part in (lambda log: log.source.stem, lambda log: str(log.source.parent), lambda log: str(log.source)):
         numbers = [re.findall(r"\d+", part(log)) for log in logs]
         if all(numbers) and len({int(each[-1]) for each in numbers}) == len(logs):
             return [replace(log, seed=int(each[-1])) for log, each in zip(logs, numbers, strict=True)]
@@ -173,8 +176,29 @@ def _with_seeds(logs: Sequence[Log]) -> list[Log]:
 
 
 def _without_number(name: str) -> str:
-    """A log's name without its seed: ``fit`` for ``fit-0``, ``fit_seed3`` and ``fit.12``."""
-    return re.sub(r"[-_. ]*(seed|run)?[-_. ]*\d+$", "", name) or name
+    """A log's name without its seed: ``fit`` for ``fit-0``, ``fit_seed3`` and ``fit.12``; empty for a seed alone."""
+    return re.sub(r"(?i)[-_. ]*(seed|run)?[-_. ]*\d+$", "", name)
+
+
+def _folder_of(log: Log) -> Path:
+    return log.source.resolve().parent
+
+
+def _training_of(log: Log) -> str:
+    """The name of a log without its seed; where it is only a seed, the folder, unless that is one, too."""
+    in_seed = re.fullmatch(r"(?i)[-_. ]*seed[-_. ]*\d+", _folder_of(log).name)
+    return _without_number(log.name) or (log.name if in_seed else str(_folder_of(log)))
+
+
+def _refuse_two_numbers(logs: Sequence[Log]) -> None:
+    """Refuses logs of which nothing tells whether their own number is the seed or that of their folder."""
+    named = [log for log in logs if _training_of(log) == str(_folder_of(log)) and "seed" not in log.name.lower()]
+    folders, names = {_folder_of(log).name for log in named}, {log.name for log in named}
+    if len(names) > 1 and len(folders) > 1 and len({*map(_without_number, folders)}) == 1:
+        raise RequestError(
+            f"{named[0].source}: is the number of the file the seed, or that of its folder? give a folder or a pattern "
+            "in quotes for each training"
+        )
 
 
 def _logs_at(text: str) -> list[Log]:
@@ -189,7 +213,9 @@ def _logs_at(text: str) -> list[Log]:
     if not matches:
         raise RequestError(f"{text}: there is no such file or folder")
     logs = [log for match in matches for log in (_in_folder(match) if match.is_dir() else _of_file(match))]
-    return _as_one(logs, _without_number(re.sub(r"[-_. ]*\*.*$", "", path.stem)) or _without_number(logs[0].name))
+    head = re.split(r"\.csv$|[*?[]", path.name)[0]  # a number before ``-*`` is no seed
+    name = _without_number(head) if head[-1:].isdigit() else head.rstrip("-_. ")
+    return _as_one(logs, os.path.basename(name or _training_of(logs[0])))
 
 
 def _in_folder(folder: Path) -> list[Log]:
