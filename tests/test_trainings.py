@@ -1421,6 +1421,35 @@ def test_that_fit_counts_a_step_without_data_is_named_where_it_changes_the_updat
     assert name_causes(found, replace(sides, traces=(replace(one, empty=[]), two))) == []
 
 
+class Dropping(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.dense = layers.Dropout(0.5), layers.Dense(1)
+
+    def call(self, x: Any = None, training: bool = False) -> Any:
+        return self.dense(self.drop(x, training=training))
+
+
+class Eager(Dropping):
+    def call(self, x: Any = None, training: bool = False) -> Any:
+        assert float(tf.reduce_sum(x))  # so that its weights cannot be made before it is called
+        return super().call(x, training)
+
+
+@pytest.mark.parametrize("kind", [Dropping, Eager])
+def test_a_model_that_is_given_its_inputs_by_name_draws_its_own_numbers(watch: Watch, kind: Any) -> None:
+    def script(model: Any, call: Callable[[Any], Any]) -> Callable[[], None]:
+        def run() -> None:
+            made = model()
+            loop(lambda x: call(made)(x), lambda: made.trainable_variables, graph=False)
+
+        return run
+
+    one = only(watch(script(Dropping, lambda made: lambda x: made(x, training=True))))
+    other = only(watch(script(kind, lambda made: lambda x: made(x=x, training=True))))
+    assert len(one.steps) == 4 and np.array_equal(one.steps["hashes"], other.steps["hashes"])
+
+
 @pytest.mark.parametrize(("train", "iterations"), [(fit, 0), (fit_again, 3), (by_hand, 0)])
 def test_a_training_that_goes_on_is_one_training_in_parts(watch: Watch, train: Any, iterations: int) -> None:
     traces = watch(again(go_on, train), alone=True)

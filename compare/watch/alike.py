@@ -415,7 +415,8 @@ class InitialWeights:
             whole = len(group.values) == len(found) and all(each is group for each, _ in found)
             if whole and [tuple(seed.shape) for seed in seeds] == [value.shape for value in group.seeds]:
                 for seed, value in zip(seeds, group.seeds, strict=True):
-                    set_value(seed, value)
+                    drawn = np.maximum(value[-1:], value_of(seed)[-1:])  # a model may have been called before it began
+                    set_value(seed, np.concatenate([value[:-1], drawn]))
 
     def _publish(self, variables: Sequence[Any], root: Any) -> None:
         values = [value_of(variable) for variable in variables]

@@ -178,7 +178,7 @@ class Observer:
     def _enter_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
         """Treats a layer that is called under a tape, outside of all models and layers, like a model."""
         inside = self._here.layer is not None or bool(self._building)
-        if inside or not self._here.tapes or any_symbolic_tensors(args):
+        if inside or not self._here.tapes or any_symbolic_tensors(args, options):
             return original(layer, *args, **options)
         self.initial.add(layer)
         return self._enter_model(original, layer, *args, **options)
@@ -206,16 +206,16 @@ class Observer:
         if self._building:
             return  # building calls the model
         # A subclassed model may have been built without its layers, and has no weights yet.
-        lacks = not (model.built and weights_of(model)) and model not in self._built and bool(args)
+        lacks = not (model.built and weights_of(model)) and model not in self._built and bool(args or options)
         if self._outermost:
             if lacks:
                 self.build(model, args, options)
             self._begin_models()
-        elif lacks and not tf.distribute.has_strategy() and not any_symbolic_tensors(args):
+        elif lacks and not tf.distribute.has_strategy() and not any_symbolic_tensors(args, options):
             with tf.init_scope():  # weights made while a graph is traced have no values before it has run
                 self.build(model, args, options)
                 self._begin_models()
-        if self._here.tapes and not any_symbolic_tensors(args) and model not in self._used:
+        if self._here.tapes and not any_symbolic_tensors(args, options) and model not in self._used:
             eagerly(lambda: self._use(model))
 
     def _use(self, root: Any) -> None:
