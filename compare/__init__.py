@@ -111,7 +111,11 @@ def _takes(options: Callable[Given, Options]) -> Callable[[Callable[[Request], R
             ]:  # of a pattern, say: not a training
                 raise RequestError(f"compare.run: {empty[0]} is an empty list: name what to compare, or leave it out")
             with _one_at_a_time:
-                return function(options(*args, **kwargs).request)
+                path = list(sys.path)
+                try:
+                    return function(options(*args, **kwargs).request)
+                finally:
+                    sys.path[:] = path  # without the folders of users' files
 
         _show_options(run, function)
         return run

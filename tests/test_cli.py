@@ -693,6 +693,15 @@ def test_two_files_that_import_neighbours_of_one_name_have_each_their_own(
     ]  # fmt: skip
 
 
+def test_a_run_in_python_leaves_the_search_path_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(TRAINERS)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as in a script that is beside it
+    before = list(sys.path)
+    with pytest.raises(RequestError, match="has no 'gone'"):
+        compare.run(f"{tmp_path}/mine.py:gone", strategy="default", reports=tmp_path, quiet=True)
+    assert sys.path == before
+
+
 @pytest.mark.parametrize("folder", ["plain", "with space", "12:30", "ünïcode"])
 def test_a_file_of_ones_own_is_found_wherever_it_lies_and_finds_its_neighbours(tmp_path: Path, folder: str) -> None:
     (tmp_path / folder).mkdir()
