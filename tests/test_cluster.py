@@ -11,8 +11,10 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import recorded
 from killed_runs import left_by
 from processes import children
 from rich.console import Console
@@ -94,6 +96,14 @@ def test_workers_equal_replicas_bit_for_bit(tmp_path):
     assert {each["verdict"] for each in found} == {"identical"}
     assert all(each["training"]["steps_compared"] == -(-288 // (32 * count)) for each in found)
     assert_none_left(tmp_path)
+
+
+def test_a_worker_of_a_finished_run_that_is_resumed_waits_for_nobody(tmp_path, capsys, monkeypatch):
+    recorded.identical(tmp_path / "run")
+    monkeypatch.setattr(cluster_session, "select_keras", Mock(side_effect=AssertionError))
+    options = request(strategy="multi-worker", resume=True, name="run", reports=tmp_path)
+    cluster_session.take_part(options, tmp_path / "run", Console())
+    assert capsys.readouterr().out == "This run has finished; its chief tells the verdict.\n"
 
 
 # In the gate, test_preflight finds these problems, and reports another before training.

@@ -171,7 +171,7 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
     processes.take_forks_along()
     console = standard_streams.console(quiet=options.quiet)
     if _helps(options):
-        take_part(options, folder)
+        take_part(options, folder, console)
         return 0
     seen_once = console.is_terminal and not console.quiet and sys.stderr.isatty()
     with stderr_to(folder / "tensorflow.log"):

@@ -29,7 +29,7 @@ from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, Reques
 from compare.modes import Trained
 from compare.options import as_json
 from compare.records import read_verdict
-from compare.records.run_json import FINISHED, TRAINED, RunJson
+from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.request import Task
@@ -102,12 +102,15 @@ def in_one_process(options: AnyTask) -> AnyTask:
 
 
 @without_exit("your code")
-def take_part(options: Task, folder: Path) -> None:
+def take_part(options: Task, folder: Path, console: Console) -> None:
     """Be a task of a cluster that is not its chief: train along, or serve variables; the chief writes the reports."""
     if not isinstance(options, Trained):
         return  # the chief's process is enough for it
     if options.resume and not (folder / "run.json").exists():
         raise RequestError(f"--resume: {folder} does not exist here: it must be in a file system that all tasks share")
+    if options.resume and RunJson.of_run(folder).status in (EXPLAINED, FINISHED):
+        tell(console, "This run has finished; its chief tells the verdict.")
+        return  # as the chief does
     select_keras(options.keras)
     if options.spec.parameter_servers:
         from compare.engine import strategies  # noqa: PLC0415 (lazy)
