@@ -21,6 +21,8 @@ from compare.remedies import remedy_for
 
 LONGEST = 400
 """Maximum number of characters of an exception's message."""
+LONGEST_READ = 100_000
+"""Maximum number of characters in which its type, its place and advice are looked for; it may have millions."""
 _NOT_USER_CODE = (
     str(Path(__file__).resolve().parent) + os.sep,
     *{sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")},
@@ -51,7 +53,10 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
 
 def essence(error: BaseException) -> tuple[str, str]:
     """Returns the type and the message of an exception, without the long context that TensorFlow and Keras add."""
-    kind, text = type(error).__name__, re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    text = str(error)
+    if len(text) > LONGEST_READ:  # the text of a large tensor, say
+        text = f"{text[: LONGEST_READ // 2]} … {text[-LONGEST_READ // 2 :]}"
+    kind, text = type(error).__name__, re.sub(r"\x1b\[[0-9;]*m", "", text)
     # Cut off the arguments of a layer's call, the names of nodes, and advice for which there is better.
     text = re.split(
         r"\s+(?:Arguments|Call arguments) received by |\s+\[\[\{\{node |\s+\[Op:|\s+When using `tf\.keras`, to ", text

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -403,6 +404,14 @@ def test_a_name_is_printed_as_it_is_wherever_it_appears(name: str) -> None:
     console.print(epoch_table(fit, [mine]))
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert lines[:2] == [[shown, "failed"], ["epoch", "trainer", shown]] and lines[3] == [shown, "0.5"]
+
+
+def test_of_a_message_with_millions_of_characters_a_part_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = Mock(return_value="")
+    monkeypatch.setattr("compare.user_errors.remedy_for", searched)
+    assert describe(ValueError(f"mine {'x' * 1_000_000} end")).startswith("ValueError: mine xxx")
+    ((text,), _) = searched.call_args
+    assert len(text) < 110_000 and text.endswith("x end")
 
 
 def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
