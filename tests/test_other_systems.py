@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -151,6 +152,22 @@ def test_that_the_process_of_the_scripts_was_killed_is_told(tmp_path: Path, monk
         server.kill()
         with pytest.raises(NoVerdictError, match=r"was killed \(signal 9\), perhaps for lack of memory; run it again$"):
             runner.start(settings, tmp_path / "log")
+
+
+def test_a_stopped_process_of_the_scripts_is_ended_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(script_runs.START_METHOD, "spawn")
+    settings = Settings(*["script.py"] * 2, *[str(tmp_path / "run")] * 2)
+    with ScriptRunner() as runner:
+        run = runner.start(settings, tmp_path / "log")
+        (server,) = runner._servers.values()
+        watch = threading.Timer(60, server.kill)  # which a stopped one would wait for
+        watch.start()
+        os.kill(server.pid, signal.SIGSTOP)
+        runner.end([run])
+        assert run.status is not None
+        os.kill(server.pid, signal.SIGSTOP)
+    watch.cancel()
+    assert server.returncode == 0
 
 
 def test_interruptions_are_caught_without_the_signals_that_windows_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

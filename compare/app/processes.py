@@ -137,7 +137,7 @@ def local(processes: int, instead: str = "") -> Iterator[Executor]:
             executor.shutdown(wait=True, kill_workers=True)
             for each in (resource_tracker, of_loky):  # one that somebody has stopped would stay for ever
                 if (pid := each._resource_tracker._pid) is not None:  # this process's own, not its parent's
-                    _wake(pid)
+                    wake(pid)
 
 
 def _begin_worker(parent: int, folder: str) -> None:
@@ -181,7 +181,7 @@ def start(
     return subprocess.Popen(command, env={**os.environ, **(environment or {})}, **given)
 
 
-def _wake(pid: int) -> None:
+def wake(pid: int) -> None:
     """Lets a stopped process go on."""
     if hasattr(signal, "SIGCONT"):
         with suppress(OSError):  # it has ended

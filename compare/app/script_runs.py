@@ -159,6 +159,7 @@ class ScriptRunner:
             assert server.stdin is not None
             with suppress(OSError):
                 server.stdin.close()
+            processes.wake(server.pid)
         for server in self._servers.values():
             server.wait()
 
@@ -193,6 +194,8 @@ class ScriptRunner:
     def end(self, runs: Sequence[ScriptRun]) -> None:
         """Ends scripts, whatever they do with signals, and all processes that they have started."""
         running = [run for run in runs if run.status is None]
+        for server in self._servers.values():  # which say that they have ended
+            processes.wake(server.pid)
         for number, seconds in ENDING:
             deadline = time.monotonic() + seconds
             for run in running:
