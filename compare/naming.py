@@ -187,7 +187,9 @@ def margin(text: str) -> tuple[str, float, bool]:
     except ValueError:
         number = 0.0
     if not (metric and equals and 0 < number < float("inf")):
-        raise RequestError(f"--margin {text!r}: give METRIC=VALUE or METRIC=VALUE%, such as val_accuracy=0.01")
+        raise RequestError(
+            f"--margin {text!r}: give METRIC=VALUE or METRIC=VALUE%, a finite value above 0, such as val_accuracy=0.01"
+        )
     return metric, number, relative
 
 

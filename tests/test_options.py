@@ -358,7 +358,7 @@ def test_options_of_a_study_need_several_seeds(name: str) -> None:
     "margin", ["val_loss", "=1", "val_loss=", "val_loss=-1", "val_loss=0", "val_loss=nan", "a=x%", ""]
 )
 def test_a_margin_is_a_metric_and_a_positive_number(margin: str) -> None:
-    refused("--margin .*: give METRIC=VALUE or METRIC=VALUE%", margin=(margin,), seeds=3)
+    refused("--margin .*: give METRIC=VALUE or METRIC=VALUE%, a finite value above 0", margin=(margin,), seeds=3)
 
 
 def test_a_metric_has_one_margin() -> None:
