@@ -380,6 +380,7 @@ def test_a_blank_on_one_side_is_said_and_not_taken_for_equal(tmp_path: Path) -> 
         ("0.5,0.25\n0.4,0.2\n", "the first line is no header"),
         ("epoch,loss\n0,1.5\n0,1.25\n", "epoch 0 occurs twice"),
         ("epoch,loss\n5,1.5\n6,1.25\n", "it begins with epoch 5"),
+        ("epoch,loss\n9223372036854775807,1.5\n9223372036854775808,1.25\n", "it begins with epoch 9223372036854775808"),
         ("epoch,loss\nfirst,1.5\n", "'first' in the column 'epoch' is not a whole number"),
         ("epoch,loss\n0,1.5\n99999999999999999999,1.25\n", "the largest epoch is 1,000,000"),
         ("epoch,loss\ninf,1.5\n", "'inf' in the column 'epoch' is not a whole number"),

@@ -334,16 +334,16 @@ def _epochs(path: Path, rows: Sequence[Mapping[str, str]]) -> list[int]:
 
 def _from_one(source: Path, epochs: Sequence[int]) -> list[int]:
     """Epochs counted from 0, as Keras's callbacks do, or from 1, as epochs counted from 1."""
-    for before, epoch in pairwise(sorted(epochs)):
-        if before == epoch:
-            raise RequestError(
-                f"{source}: epoch {epoch} occurs twice, so it holds several trainings: give each a log of its own"
-            )
     first = min(epochs)
     if first not in (0, 1):
         raise RequestError(f"{source}: it begins with epoch {first}; give a log that begins with epoch 0 or 1")
     if max(epochs) > MOST_EPOCHS:
         raise RequestError(f"{source}: the largest epoch is {MOST_EPOCHS:,}, not {max(epochs)}")
+    for before, epoch in pairwise(sorted(epochs)):
+        if before == epoch:
+            raise RequestError(
+                f"{source}: epoch {epoch} occurs twice, so it holds several trainings: give each a log of its own"
+            )
     return [epoch + 1 - first for epoch in epochs]
 
 
