@@ -108,6 +108,26 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: py
             assert (begun.status, failure_of(begun)) == (1, "KeyError: 'mine' (fails.py, line 3)"), code
 
 
+UNWRITABLE = """
+import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
+error = PermissionError(13, "Permission denied", "/tmp/fit-vs-loop-x/1/failed")
+sys.modules["compare.watch.script"] = SimpleNamespace(run=Mock(side_effect=error))
+from compare.app.script_process import _run
+_run(sys.argv[1], sys.argv[2])
+"""
+
+
+def test_what_cannot_be_recorded_any_more_is_one_line_of_a_scripts_log(tmp_path: Path) -> None:
+    """As where the script has become another user."""
+    Settings("x.py", "x.py", str(tmp_path), str(tmp_path)).write(tmp_path / "settings.json")
+    paths = str(tmp_path / "settings.json"), str(tmp_path / "log")
+    assert run("-c", UNWRITABLE, *paths, cwd=ROOT)[0] == 1
+    told = "what it does cannot be recorded ([Errno 13] Permission denied: '/tmp/fit-vs-loop-x/1/failed'): does it"
+    assert Path(paths[1]).read_text() == f"{told} change its user?\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_output_that_cannot_be_written_at_the_end_is_one_line() -> None:
     code = "import sys\nfrom compare.app.standard_streams import ending\nsys.exit(ending('x', lambda: print('a') or 0))"

@@ -108,6 +108,9 @@ def _run(settings: str, log: str) -> None:
     faulthandler.enable()
     try:
         status = run(Settings.read(Path(settings)))
+    except OSError as error:  # its trace is this package's
+        print(f"what it does cannot be recorded ({error}): does it change its user?", file=sys.stderr)
+        status = 1
     except BaseException:
         traceback.print_exc()
         status = 1
