@@ -244,6 +244,16 @@ def test_steps_of_ones_own_are_given_to_the_model(tensorflow, tmp_path):
     assert unreduced.training.first_difference == Difference(1, 1)
 
 
+def test_a_run_is_not_built_inside_a_graph(tensorflow):
+    from compare.engine.run import Run
+
+    run = Run(task_of(tasks.experiment(), 8), seed=0, epochs=range(1, 2))
+    with pytest.raises(
+        RuntimeError, match=r"run\.build\(\) is called inside a tf\.function: let train be a plain function"
+    ):
+        tensorflow.function(lambda: run.build())()
+
+
 def test_the_model_is_the_runs_own_with_other_steps(tensorflow):
     from compare.engine.run import Run
 

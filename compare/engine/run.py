@@ -181,6 +181,7 @@ class Run:
             raise TrainerError(NOT_BUILT)
         return self._fingerprint.weights()
 
+    @called_as_it_is
     def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
         """Builds model, optimizer, loss and metrics under the strategy's scope.
 
@@ -200,6 +201,9 @@ class Run:
             RequestError: if a function of the experiment raises or returns an object of the wrong kind, or if the
                 model has no weights.
         """
+        if tf.inside_function():
+            why = "run.build() is called inside a tf.function: let train be a plain function, and make a step one"
+            raise RuntimeError(why)  # AutoGraph raises no errors of other modules as they are
         experiment = self._task.experiment
         clear_session()
         tf.keras.utils.set_random_seed(self._seed)
