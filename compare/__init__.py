@@ -321,7 +321,7 @@ def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None
 
 
 def report(epoch: int | None = None, **metrics: float) -> None:
-    """Report numbers of an epoch from a script that ``compare.py --scripts`` runs; elsewhere it does nothing.
+    """Report numbers of an epoch from a script that ``fit-vs-loop scripts`` runs; elsewhere it does nothing.
 
     For scripts that calculate their losses and metrics without Keras's ``Metric`` objects, which are seen anyway.
 

@@ -1023,6 +1023,10 @@ def test_the_line_of_a_data_set_of_fit_is_cited_that_leaves_out_the_short_batch(
 def test_a_loop_that_trains_on_after_a_callback_has_stopped_fit(wanted: int, causes: Any) -> None:
     ended = replace(RIGHT, steps={})
     assert accused(ended, ended, ends=(1, 2), step=3, epochs=wanted, callbacks=["EarlyStopping"]) == causes
+    goes_on = [replace(each, info={**each.info, "line": ("loop.py", 1, "model(x)")}) for each in RIGHT.steps[STEP]]
+    other = replace(RIGHT, steps={3: goes_on})
+    found = found_causes(ended, other, ends=(1, 2), step=3, epochs=wanted, callbacks=["EarlyStopping"])
+    assert [(each.id, each.source) for each in found] == [(id, None) for _, id in causes], "no line of a step does it"
     assert accused(ended, ended, ends=(1, 2), step=3, epochs=wanted) == [], "without a callback"
     innocent: list[dict[str, Any]] = [
         {"callbacks": ["CSVLogger", "LearningRateScheduler"]}, {"initial_epoch": 3, "callbacks": ["Own"]},

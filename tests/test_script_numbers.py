@@ -22,10 +22,11 @@ from compare.check.recorded_numbers import (
     Losses,
     evidence_on_numbers,
     losses_by_epoch,
+    name_not_reset,
     name_reporting,
     validation_by_epoch,
 )
-from compare.check.used import DIVIDED, Used
+from compare.check.used import DIVIDED, SCRIPT_ALONE, Used
 from compare.records import step_dtype
 from compare.verdict.exact import beyond_rounding, compare_records
 from compare.verdict.findings import Source
@@ -432,6 +433,14 @@ def test_where_weights_are_alike_the_reported_loss_is_held_against_the_losses_of
     assert [each.id for comparison in found.values() for each in comparison.causes] == causes
     assert looked.called == bool(causes)
     assert all(comparison.reporting.verdict == "different" for comparison in found.values())
+
+
+def test_metrics_that_have_counted_other_numbers_of_values_are_told_apart() -> None:
+    counts = {"accuracy": [840.0, 1680.0], "val_accuracy": [160.0, 320.0], "mae": [840.0, 1680.0]}
+    (found,) = name_not_reset(counts, record("loop", []), SCRIPT_ALONE)
+    told = [(each["metrics"], each["counted"]) for each in found.measurements["parts"]]
+    assert told == [(["accuracy", "mae"], 1680.0), (["val_accuracy"], 320.0)]
+    assert name_not_reset({}, record("loop", []), SCRIPT_ALONE) == []
 
 
 def test_where_weights_are_alike_means_over_all_epochs_are_named_from_the_numbers_alone() -> None:

@@ -150,6 +150,7 @@ def test_the_keras_of_an_environment_is_the_one_that_is_asked_for(
         ({"activation": "relu"}, {"activation": "tanh"}, {"activation": ["relu", "tanh"]}),
         ({"clipnorm": None}, {"clipnorm": 1.0}, {"clipnorm": [None, 1.0]}),
         ({"regularizer": {"l2": 0.1}}, {"regularizer": None}, {"regularizer": [{"l2": 0.1}, None]}),
+        ({"initializer": {"class_name": "Zeros"}}, {"initializer": {"class_name": "Ones"}}, {}),  # weights are seen
         ({"dtype": "float32"}, {"dtype": {"class_name": "DTypePolicy"}}, {}),
     ],
 )

@@ -97,9 +97,7 @@ def test_a_reporting_difference_names_its_metrics_and_that_training_is_equal(
 
 def test_no_verdict_says_why() -> None:
     training = Training("inconclusive", None, None, 0, reason="neither trainer changed any weight")
-    assert said(training, Reporting(None, SAME)) == (
-        "no verdict on loop and fit is possible: neither trainer changed any weight"
-    )
+    assert said(training, Reporting(None, SAME)) == ("no verdict on loop and fit: neither trainer changed any weight")
 
 
 def test_where_weights_differ_what_was_measured_comes_before_causes_that_are_of_numbers_alone() -> None:

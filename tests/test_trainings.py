@@ -33,7 +33,7 @@ from compare.app.script_pairs import (
     stretches,
 )
 from compare.app.script_runs import write_records
-from compare.app.scripts import _continuations, _cut, _further
+from compare.app.scripts import _averages, _continuations, _cut, _further
 from compare.app.scripts_close_ups import CloseUps, Departure, goes_on
 from compare.app.scripts_explain import _checked, _departure, _not_repeated, _say_which_settings_do_nothing
 from compare.check.causes.reporting import never_reset
@@ -247,6 +247,24 @@ def test_an_optimizer_that_makes_no_step_over_an_empty_data_set_is_not_said_to_c
 
     watch(script)
     assert seen[0].untrained()["optimizers"] == ["CountsNone"]
+
+
+def test_moving_averages_that_belong_to_no_model_are_said(tmp_path: Path) -> None:
+    runs: list[Any] = []
+    for script in ("none", "averages", "averages too"):
+        with undone():
+            settings = Settings("", "", str(tmp_path / script), str(tmp_path / "initial"))
+            observer = Observer(settings, InitialWeights(settings, settings.initial), None)
+            if script != "none":
+                tf.train.ExponentialMovingAverage(0.9).apply([tf.Variable(1.0)])
+            (tmp_path / script).mkdir()
+            write_json(tmp_path / script / UNTRAINED, observer.untrained())
+        runs.append(SimpleNamespace(folder=tmp_path / script))
+    none, one, other = runs
+    assert _averages(["fit", "loop"], [none, none]) == ([], False)
+    how = "moving averages by tf.train.ExponentialMovingAverage, and they are not compared"
+    assert _averages(["fit", "loop"], [none, one]) == ([f"only loop keeps {how}"], False)
+    assert _averages(["fit", "loop"], [one, other]) == ([f"fit and loop keep {how}"], True)
 
 
 def test_trainings_that_are_not_compared_are_said(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -142,6 +143,9 @@ def _train(session: ScriptsSession) -> None:
     unknown = {f"other weights of {each.names[1]}": _left_out(session, each, changing=True) for each in models}
     unused = (text for each in models for text in _left_out(session, each, changing=False))
     session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs))]
+    averages, both_average = _averages(names, runs)
+    session.left_out += averages
+    unknown[f"the moving averages of {session.names[1]}"] = [] if both_average else averages
     if session.alone:
         session.left_out += further_trainings(session.names[0], traces[0], paired)
     elif not session.ended:  # else the other side may have been about to do the same
@@ -235,8 +239,17 @@ def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence
             raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
 
 
-def _untrained(run: ScriptRun) -> dict[str, list[str]]:
-    return left_by(run, UNTRAINED) or {"models": [], "optimizers": [], "further": []}
+def _untrained(run: ScriptRun) -> dict[str, Any]:
+    return left_by(run, UNTRAINED) or {"models": [], "optimizers": [], "further": [], "averages": False}
+
+
+def _averages(names: Sequence[str], runs: Sequence[ScriptRun]) -> tuple[list[str], bool]:
+    """The moving averages of weights, of which only the making was seen, as a sentence; and whether both have some."""
+    keeping = [name for name, run in zip(names, runs, strict=True) if _untrained(run)["averages"]]
+    both = len(keeping) == len(runs)
+    what = f"keep{'s' * (len(keeping) == 1)} moving averages by tf.train.ExponentialMovingAverage"
+    who = "only " * (not both) + " and ".join(keeping)
+    return [f"{who} {what}, and they are not compared"] if keeping else [], both
 
 
 def _uncounted(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
@@ -363,7 +376,7 @@ def _no_training(script: str, run: ScriptRun) -> str:
 def _other_weights(name: str, trace: Trace) -> str:
     some = ", ".join(f"{variable.name} {list(variable.shape)}" for variable in trace.variables[:3])
     return (
-        f"no verdict on {name} is possible: it begins with weights of its own ({some}), which could not be given "
+        f"no verdict on {name}: it begins with weights of its own ({some}), which could not be given "
         "those of the reference before its first step; give both the same weights, and ask for --keep weights"
     )
 

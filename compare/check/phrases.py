@@ -43,7 +43,9 @@ class _Sentences(string.Formatter):
         if kind == "count":
             return str(len(value))
         listed = [self.format_field(each, words) if kind == "each" else str(each) for each in value]
-        return some(listed) if kind == "some" else (" and " if kind == "and" else ", ").join(listed)
+        if kind == "and":
+            return " and ".join([", ".join(listed[:-1]), *listed[-1:]] if len(listed) > 2 else listed)
+        return some(listed) if kind == "some" else ", ".join(listed)
 
 
 SENTENCES = _Sentences()

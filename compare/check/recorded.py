@@ -75,6 +75,8 @@ def other_settings(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str
     found: dict[str, list[Any]] = {}
     for name in own.keys() & right.keys() - set(NAMES):
         both = own[name], right[name]
+        if name.endswith("initializer"):
+            continue  # what weights begin with is seen
         if isinstance(both[0], Mapping) and isinstance(both[1], Mapping):
             inner = other_settings(*both)
             found |= {part if name == "config" else f"{name}.{part}": values for part, values in inner.items()}

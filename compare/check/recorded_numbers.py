@@ -222,9 +222,9 @@ def name_reporting(
     if over := over_epochs(reference, candidate):
         found.append((NOT_RESET, Measurement.of("running-means", metrics=over, other=reference.trainer)))
     running = set(over)
-    for part in ("train", "validation"):
+    for part, kind in (("train", "mixed-means-of-train"), ("validation", "mixed-means-of-validation")):
         if names := mixed(reference, candidate, part):
-            found.append((NOT_RESET, Measurement.of(f"mixed-means-of-{part}", metrics=names)))
+            found.append((NOT_RESET, Measurement.of(kind, metrics=names)))
             running.update(names)
     if "loss" not in running:
         found += _of_loss("loss", reference, candidate, losses or {})
@@ -242,11 +242,14 @@ def name_own_loss(side: Record, losses: Mapping[int, Losses], used: Used) -> lis
 
 def name_not_reset(counts: Mapping[str, Sequence[float]], side: Record, used: Used) -> list[Finding]:
     """The cause of metrics that go on counting, from how many values each has counted at the end of each epoch."""
-    if not counts:
-        return []
-    names, (first, *_, last) = sorted(counts), counts[min(counts)]
-    numbers = {"epochs": len(counts[names[0]]), "first": first, "counted": last}
-    return _together([(NOT_RESET, Measurement.of("counts-all-epochs", metrics=names, **numbers))], side, used)
+    alike: dict[tuple[float, ...], list[str]] = {}
+    for name in sorted(counts):
+        alike.setdefault(tuple(counts[name]), []).append(name)
+    found = [
+        Measurement.of("counts-all-epochs", metrics=names, epochs=len(each), first=each[0], counted=each[-1])
+        for each, names in alike.items()
+    ]
+    return _together([(NOT_RESET, seen) for seen in found], side, used)
 
 
 def _together(found: Sequence[Named], side: Record, used: Used) -> list[Finding]:

@@ -80,7 +80,7 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
         sides = {cause.side for cause in comparison.causes if cause.side}
         fault = f"; the mistake is in {reference}" if sides == {reference} else ""  # else the candidate would be blamed
         return f"{candidate} does not train like {reference}: {_divergence(training)}{_noise(training)}{fault}"
-    return f"no verdict on {candidate} and {reference} is possible: {training.reason}"
+    return f"no verdict on {candidate} and {reference}: {training.reason}"
 
 
 def _unlike_numbers(reporting: Reporting) -> str:

@@ -300,7 +300,7 @@ def recorded_end(sides: Sides, located: Located) -> Iterator[Variant]:
     wanted = int(fit.fit.get("epochs", 0)) - int(fit.fit.get("initial_epoch", 0))
     if callbacks and sides.step > fit.last and len(fit.epochs) < wanted:
         numbers = {"epochs": len(fit.epochs), "callbacks": callbacks}
-        yield Variant({}, Measurement.of("script-ended", side=sides.right_name, **numbers))
+        yield Variant({}, Measurement.of("script-ended", side=sides.right_name, **numbers), called=None)
 
 
 def _recorded_list(sides: Sides, but: Sequence[str]) -> list[str]:
