@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -129,12 +130,16 @@ class ProcessExit(BaseException):
 
 
 @contextmanager
-def refusing_exit() -> Iterator[None]:
+def refusing_exit(in_thread: Callable[[ProcessExit], None] | None = None) -> Iterator[None]:
     """Replaces ``os._exit``, ``os.execv`` and ``os.execve``, which end a process without cleaning up, in this process.
 
     Also where ``os`` has them from: in the module ``posix``, say.
 
     Processes that user code forks keep them.
+
+    Args:
+        in_thread: if given, is told of a call in another thread than the main one, which may wait for ever; the
+            process then ends, or is replaced, as it would have been.
 
     Raises:
         ProcessExit: if one of them is called in the block, even in another thread or where user code catches it.
@@ -144,8 +149,12 @@ def refusing_exit() -> Iterator[None]:
     def refuse(original: Any, *arguments: Any, **options: Any) -> Any:
         if os.getpid() != process:
             return original(*arguments, **options)
-        refused.append(ProcessExit(original.__name__, *arguments))
-        raise refused[-1]
+        error = ProcessExit(original.__name__, *arguments)
+        if in_thread is not None and threading.current_thread() is not threading.main_thread():
+            in_thread(error)
+            return original(*arguments, **options)
+        refused.append(error)
+        raise error
 
     try:
         with undone():

@@ -538,6 +538,10 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
         ("print(7)\nraise SystemExit(3)\n", "it ended with status 3; its last line: 7; its output"),
         ("import os\nos._exit(1)\n", "wrong.py failed: os._exit(1) (wrong.py, line 2)"),
         (
+            "import os, threading, time\nthreading.Timer(0, os._exit, [9]).start()\ntime.sleep(300)\n",
+            "wrong.py failed: os._exit(9); its output",
+        ),
+        (
             "import os, sys\nos.execv(sys.executable, [sys.executable] + sys.argv)\n",
             ", …) (wrong.py, line 2), and only the process that is started is watched; set what it sets before",
         ),

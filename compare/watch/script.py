@@ -58,7 +58,7 @@ def run(settings: Settings) -> int:
     _forget_hidden(folder_of_script)
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
     try:
-        with refusing_exit():
+        with refusing_exit(lambda error: _fail(error, settings, writer)):
             raised = _run_to_its_end(settings, writer)
     except BaseException as error:
         raised = error
@@ -66,10 +66,7 @@ def run(settings: Settings) -> int:
     if os.getpid() != process:
         return status  # the script has forked, and this is the other process
     if status and isinstance(raised, Exception | ProcessExit):
-        write_json(folder / FAILED, settings.cited(describe(raised)))
-    if isinstance(raised, ProcessExit) and raised.status is None:
-        how = f"replaces its process: {describe(raised)}, and only the process that is started is watched; set what it"
-        writer.unseen(settings.cited(f"{how} sets before, such as a variable of the environment, for the command"))
+        _fail(raised, settings, writer)
     if keras_of_the_environment() != generation:
         writer.unseen("sets TF_USE_LEGACY_KERAS itself, when TensorFlow is already there: set it for the command")
     write_json(folder / OTHERS, other_libraries())
@@ -82,6 +79,15 @@ def run(settings: Settings) -> int:
     if isinstance(observer, StageObserver):
         observer.write(folder)
     return status
+
+
+def _fail(error: BaseException, settings: Settings, writer: TraceWriter) -> None:
+    """Leaves what has ended the script; replaced by another program, its process cannot be watched."""
+    told = settings.cited(describe(error))
+    write_json(Path(settings.folder) / FAILED, told)
+    if isinstance(error, ProcessExit) and error.status is None:
+        why = f"replaces its process: {told}, and only the process that is started is watched"
+        writer.unseen(f"{why}; set what it sets before, such as a variable of the environment, for the command")
 
 
 def _import_from_checkout(settings: Settings) -> None:
