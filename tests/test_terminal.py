@@ -406,6 +406,15 @@ def test_a_name_is_printed_as_it_is_wherever_it_appears(name: str) -> None:
     assert lines[:2] == [[shown, "failed"], ["epoch", "trainer", shown]] and lines[3] == [shown, "0.5"]
 
 
+def test_a_file_that_is_to_have_colours_has_no_lines_that_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console = live.console_for(file := io.StringIO(), quiet=False)
+    with live.waiting(console, "starting"):
+        console.print("different", style="red")
+    assert file.getvalue() == "\x1b[31mdifferent\x1b[0m\n"
+
+
 def test_of_a_message_with_millions_of_characters_a_part_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = Mock(return_value="")
     monkeypatch.setattr("compare.user_errors.remedy_for", searched)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleRenderable, Group, RenderHook
 from rich.live import Live
@@ -33,7 +33,10 @@ USUAL_NOTE = len("weights differ")
 
 def console_for(file: TextIO, *, quiet: bool) -> Console:
     """A console that prints as wide as the terminal, and elsewhere without a limit."""
-    console = Console(file=file, quiet=quiet, highlight=False)
+    given: dict[str, Any] = {"file": file, "quiet": quiet, "highlight": False}
+    if os.environ.get("FORCE_COLOR") and not file.isatty():  # Rich would have lines move in a file as well
+        given |= {"force_terminal": False, "color_system": "standard"}
+    console = Console(**given)
     if not (console.is_terminal or console.is_jupyter):
         console.width = UNLIMITED
     elif console.width < 1:  # COLUMNS=0
