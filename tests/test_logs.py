@@ -324,7 +324,7 @@ def test_times_are_no_metrics_and_the_epoch_may_be_called_Epoch(tmp_path: Path) 
     for first in (0, 1):
         times = {name: [first + 1.5, first + 2.5, first + 3.5] for name in names}
         log = csv(tmp_path / f"log{first}.csv", {"loss": LOSS, "time_mae": LOSS, **times}, first)
-        log.write_text(log.read_text().replace("epoch", ("Epoch", "EPOCH")[first]))
+        log.write_text("\n" * first + log.read_text().replace("epoch", ("Epoch", "EPOCH")[first]))
         logs.append(str(log))
     for (log,) in read_sides(logs).values():
         assert list(log.epochs) == [1, 2, 3] and list(log.epochs[1]) == ["loss", "time_mae"]

@@ -293,7 +293,8 @@ DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 
 
 def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
-    """The rows of a CSV file by column; the separator is taken from the header."""
+    """The rows of a CSV file by column; the separator is taken from the header, which blank lines may precede."""
+    text = text.lstrip("\r\n")
     header = text.partition("\n")[0]
     separator = max(",;\t|", key=header.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
