@@ -275,7 +275,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "probabilities, {other} logits",
     "calls-alone": "only {side} calls {functions:some}",
     "gradients-have-factor": "every gradient of {side} is {factor:.6g} times that of {other}, and the loss is the "
-    "same: the factor comes between tape.gradient and apply_gradients",
+    "same: the factor comes between tape.gradient and apply_gradients, or from tf.stop_gradient or tf.custom_gradient",
     "gradients-kept": "the gradients of {side} in step {step:,} are those of {other} and its own of the step before: "
     "set what adds them up back to zero after each update",
     "more-gradients": "{side}'s optimizer is given gradients of {variables:some}, {other}'s is not",
