@@ -23,8 +23,9 @@ import compare
 from compare.app import cluster_session
 from compare.app.cluster_session import _free_ports, _wait
 from compare.engine import tf_config
-from compare.errors import NoVerdictError
-from compare.options import request
+from compare.errors import NoVerdictError, RequestError
+from compare.options import as_json, request
+from compare.records.run_json import RunJson
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["--experiment", "fashion-mnist-sample", "--train-examples", "288", "--batch-size", "32", "--epochs", "1"]
@@ -104,6 +105,15 @@ def test_a_worker_of_a_finished_run_that_is_resumed_waits_for_nobody(tmp_path, c
     options = request(strategy="multi-worker", resume=True, name="run", reports=tmp_path)
     cluster_session.take_part(options, tmp_path / "run", Console())
     assert capsys.readouterr().out == "This run has finished; its chief tells the verdict.\n"
+
+
+def test_a_worker_with_other_options_than_its_chief_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_session, "Session", Mock())
+    monkeypatch.setattr(cluster_session, "select_keras", Mock())
+    RunJson(folder=tmp_path, options=as_json(request(strategy="multi-worker", epochs=3))).save()
+    told = "this worker: the run began with --epochs 3, this request has 4: give the original options"
+    with pytest.raises(RequestError, match=told):
+        cluster_session.take_part(request(strategy="multi-worker", epochs=4), tmp_path, Console())
 
 
 # In the gate, test_preflight finds these problems, and reports another before training.

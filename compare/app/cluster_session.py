@@ -19,7 +19,7 @@ from rich.console import Console
 from compare.app import processes
 from compare.app.provenance import preflight_problems
 from compare.app.ready import Job, Session
-from compare.app.resume import is_done
+from compare.app.resume import is_done, refuse_changes
 from compare.app.standard_streams import print_traceback
 from compare.app.train import train_on
 from compare.engine import preflight
@@ -118,6 +118,8 @@ def take_part(options: Task, folder: Path, console: Console) -> None:
         strategies.serve()
         return
     session = Session.begin(options, RunJson(folder=folder), Console(quiet=True))
+    if (folder / "run.json").exists():  # the chief's, in a folder that is shared; it has joined
+        refuse_changes({"options": RunJson.of_run(folder).options}, {"options": as_json(options)}, "this worker")
     stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
     if any(problem.severity in stops for problem in preflight_problems(session)):
         return  # as the chief does, which says why
