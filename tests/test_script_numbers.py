@@ -91,8 +91,11 @@ def test_every_mistake_of_the_training_loss_is_named(regularized: bool, averaged
         "loss-averaged-over-batches": averaged,
         "metrics-not-reset": not reset,
     }
-    found = {each.id for each in name_reporting(FIT, loop, PENALIZED)}
+    named = name_reporting(FIT, loop, PENALIZED)
+    found = {each.id for each in named}
     assert found == {cause for cause, made in expected.items() if made}
+    rests = {each.id: set(each.measurements.get("rest", ())) for each in named}
+    assert rests == {each: found - {each} for each in found}, "each explains a part of the gap"
 
 
 def seen_in(logs: dict[int, dict[str, float]], seen: CloseUp, losses: dict[int, Losses]) -> list[dict[str, Any]]:

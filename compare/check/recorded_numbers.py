@@ -141,7 +141,8 @@ class ReportedLoss:
             share["alone"] = True
         quantities = {LAST: of, NOT_RESET: last, SHARE: share}
         ids = sorted(search.explanations[0].ids, key=KNOWN.index)
-        return [(id, Measurement.of(f"reported-{id}", **quantities.get(id, {**of, **more}))) for id in ids]
+        parts = {id: {"rest": [each for each in ids if each != id]} if len(ids) > 1 else {} for id in ids}
+        return [(id, Measurement.of(f"reported-{id}", **quantities.get(id, {**of, **more}), **parts[id])) for id in ids]
 
 
 def validation_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:

@@ -112,10 +112,11 @@ def _reported(lacking: str, *, joined: str = ": ") -> Callable[..., str]:
 
     def text(*, metric: str, epoch: int, value: float, right: float, **q: Any) -> str:
         shown = f"{metric} in epoch {epoch} is {value:.6g}"
+        rest = f"; the rest is {' and '.join(q['rest'])}" if q.get("rest") else ""
         if "other" in q:
-            return f"{shown}, and {right:.6g} in {q['other']}: {SENTENCES.format(lacking, it='it is ', **q)}"
+            return f"{shown}, and {right:.6g} in {q['other']}: {SENTENCES.format(lacking, it='it is ', **q)}{rest}"
         expected = f"the mean over its {q['examples']:,.0f} examples is {right:.6g}"
-        return f"{shown}{joined}{SENTENCES.format(lacking, it='', **q)}; {expected}"
+        return f"{shown}{joined}{SENTENCES.format(lacking, it='', **q)}{rest}; {expected}"
 
     return text
 
@@ -177,8 +178,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "script-probabilities": ": the model gives probabilities, and from_logits=True says that they are logits. In a "
     "graph, such as {other}'s, Keras takes the logits from before the last activation; {side}'s loss takes the "
     "probabilities for logits",
-    "script-from-logits": "; that of {side} is the one with from_logits={from_logits}"
-    "{logits:?, and the predictions are no probabilities}",
+    "script-from-logits": "; {side} takes the predictions for {from_logits:logits|probabilities}, as with "
+    "from_logits={from_logits}{logits:?, and they are no probabilities}",
     "script-unsmoothed": "; that of {side} is the one without label smoothing",
     "script-unmasked": "; that of {side} is the mean over all positions, also those that the model's mask leaves out",
     "script-unweighted": "; that of {side} is the one without sample weights or class weights",
