@@ -162,6 +162,7 @@ def test_a_check_that_saw_no_step_says_nothing_of_a_run_with_steps(tensorflow):
         ("total += loss\ncompare.report(loss=total / n)", 1),
         ("total = total + loss\nloss = float(total / n)\ncompare.report(loss=loss)", 1),
         ("losses.append(loss)\ncompare.report(epoch=1, loss=np.mean(losses))", 1),
+        ("all.append(loss)\ncompare.report(loss=sum(float(each) for each in all) / len(all))", 1),
         ("total.assign_add(loss)\ncompare.report(**{'loss': total.numpy()})", 1),
         ("def epoch():\n  total += loss\n  return total / n, 0\nloss, acc = epoch()\ncompare.report(loss=loss)", 2),
         ("def epoch():\n  total += loss\n  return total / n, 0\na, b = epoch()\ncompare.report(loss=b)", 5),

@@ -92,6 +92,8 @@ def _parts(value: ast.expr) -> Iterator[ast.expr]:
             yield value
         case ast.BinOp(left=left, right=right):
             yield from chain(_parts(left), _parts(right))
+        case ast.GeneratorExp(generators=[listed, *_]) | ast.ListComp(generators=[listed, *_]):
+            yield from _parts(listed.iter)
 
 
 def _adds_to(statement: ast.stmt, name: str) -> bool:
