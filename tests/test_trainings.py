@@ -58,6 +58,7 @@ from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
 from compare.watch.stages import StageObserver, _depends_on_training, _Replica
 from compare.watch.trace import (
     ENOUGH,
+    LEFT,
     UNTRAINED,
     FitEpoch,
     Trace,
@@ -247,6 +248,27 @@ def test_an_optimizer_that_makes_no_step_over_an_empty_data_set_is_not_said_to_c
 
     watch(script)
     assert seen[0].untrained()["optimizers"] == ["CountsNone"]
+
+
+@pytest.mark.parametrize(("apart", "change", "told"), [(0.0, 1e-6, 1), (1e-6, 1e-3, 1), (1e-6, 5e-5, 0), (1.0, 2.0, 0)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_only_one_side_leaves_otherwise_is_compared_where_its_change_is_no_rounding(
+    apart: float, change: float, told: int, turned: bool
+) -> None:
+    def side(*values: float) -> list[Trace]:
+        """A training whose last step makes the first of these weights, and what it leaves then."""
+        steps = np.zeros(3, step_dtype(1, 1))
+        steps["step"], steps["epoch"] = (0, 3, 4), 1
+        steps["hashes"][:, 0, 0] = [int(value * 1e9) for value in values]
+        steps["projections"][:, 0, :] = np.array(values)[:, None]
+        made = Trace((Variable("w", (1,), "float32"),), 1, steps, whole=True)
+        return [replace(made, number=0, trained=[0]), replace(made, number=1, state=LEFT, of=0)]
+
+    still, changing = side(1.0, 1.0, 1.0), side(1.0 + apart, 1.0 + change, 1.0 + change)
+    traces = [changing, still] if turned else [still, changing]
+    pairs = [pair for pair in paired_models(traces, 2000) if pair[0].state == LEFT]
+    assert len(pairs) == told and all(begin_equal(*pair) for pair in pairs)
+    assert len(changed_last(["a", "b"], traces, [(traces[0][0], traces[1][0])])) == (not told)
 
 
 def test_moving_averages_that_belong_to_no_model_are_said(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 
 from compare.naming import some
-from compare.records import INITIAL, Variable, variable_norms
+from compare.records import INITIAL, Variable, total_norm, variable_norms
+from compare.verdict import rounding
 from compare.watch.pairing import END_OF_PATH, PATH, by_key, in_order, paired, shapes_of
 from compare.watch.trace import APART, INSIDE, LEFT, Trace
 
@@ -45,7 +46,8 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
             taken.add(j)
     made = [pairs[i] for i in sorted(pairs)]
     # What they leave, where their last steps end with equal weights and they leave others.
-    left = [(a.up_to(a.last - 1), b.up_to(b.last - 1)) for a, b in _apart_when_left(traces, made) if begin_equal(a, b)]
+    begun = (_begun_as_one(*each) for each in _apart_when_left(traces, made))
+    left = [(a.up_to(a.last - 1), b.up_to(b.last - 1)) for a, b in filter(None, begun)]
     return [*made, *left, *(_states(traces) if pairs else ())]
 
 
@@ -64,9 +66,28 @@ def _apart_when_left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -
                 yield first, second
 
 
+def _begun_as_one(first: Trace, second: Trace) -> Pair | None:
+    """What two trainings leave, if their last steps end with equal weights; None if they do not.
+
+    Where only one side changes its weights afterwards, and by far more than they differ, the other's count as equal.
+    """
+    if begin_equal(first, second):
+        return first, second
+    for changing, still in ((first, second), (second, first)):
+        a, b = changing.steps, still.steps["projections"]
+        only_one = still.never_changes and not changing.up_to(changing.last - 1).never_changes
+        if only_one and total_norm(*a["projections"][:2]) > rounding.FACTOR * total_norm(a["projections"][0], b[0]):
+            steps = still.steps.copy()
+            for name in ("hashes", "projections"):
+                steps[name] = a[name][0]
+            left = replace(still, steps=steps)
+            return (first, left) if still is second else (left, second)
+    return None
+
+
 def changed_last(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> list[str]:
     """The scripts that alone change weights after the last step, as sentences, where the last steps' are not equal."""
-    apart = [each for each in _apart_when_left(traces, pairs) if not begin_equal(*each)]
+    apart = [each for each in _apart_when_left(traces, pairs) if _begun_as_one(*each) is None]
     return [
         f"after its last step only {name} changes the weights{f' of {trace.model}' if trace.model else ''} once more"
         for first, second in apart
