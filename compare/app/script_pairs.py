@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 
@@ -51,19 +52,51 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
     return [*made, *left, *(_states(traces) if pairs else ())]
 
 
+def _left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """What pairs of trainings leave: their weights after the last step, as ``fit`` ends, and at the script's end."""
+    one, other = ({trace.of: trace for trace in side if trace.state == LEFT} for side in (*traces, ())[:2])
+    for pair in pairs:
+        if pair[0].number in one and pair[1].number in other:
+            yield one[pair[0].number].like(pair[0]), other[pair[1].number].like(pair[1])
+
+
+def _same_weights(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether rounding may be all that differs between the weights of two moments."""
+    if np.array_equal(one["hashes"], other["hashes"]):
+        return True
+    return not rounding.unlikely(one["projections"], other["projections"])
+
+
 def _apart_when_left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> Iterator[Pair]:
     """What pairs of trainings leave, where it is never the same.
 
     A script may change its weights once more when training is over, and set them to something else even later. So the
     two are the same where they were the same at any of these moments.
     """
-    one, other = ({trace.of: trace for trace in side if trace.state == LEFT} for side in (*traces, ())[:2])
-    for pair in pairs:
-        if pair[0].number in one and pair[1].number in other:
-            first, second = one[pair[0].number].like(pair[0]), other[pair[1].number].like(pair[1])
-            weights = [{row.tobytes() for row in each.steps["hashes"][1:]} for each in (first, second)]
-            if not weights[0] & weights[1]:
-                yield first, second
+    for first, second in _left(traces, pairs):
+        if not any(_same_weights(a, b) for a, b in product(first.steps[1:], second.steps[1:])):
+            yield first, second
+
+
+def set_at_the_end(
+    names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]
+) -> tuple[list[str], list[str]]:
+    """The models whose weights both scripts set, to others, when their trainings are over; and those that one does.
+
+    As sentences; nobody knows whether this belongs to the training.
+    """
+    both, one = list[str](), list[str]()
+    for first, second in _left(traces, pairs):
+        setting = [
+            name for name, each in zip(names, (first, second), strict=True) if not _same_weights(*each.steps[1:])
+        ]
+        if setting and not _same_weights(first.steps[2], second.steps[2]):
+            what = f"the weights{f' of {first.model}' if first.model else ''}"
+            if len(setting) == 2:
+                both.append(f"at their end both scripts set {what}, and not to the same")
+            else:
+                one.append(f"at its end {setting[0]} sets {what} once more, and that is not compared")
+    return both, one
 
 
 def _begun_as_one(first: Trace, second: Trace) -> Pair | None:

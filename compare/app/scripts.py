@@ -19,6 +19,7 @@ from compare.app.script_pairs import (
     left_out,
     left_over,
     paired_models,
+    set_at_the_end,
     stretches,
 )
 from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_line, left_by, write_records
@@ -142,17 +143,18 @@ def _train(session: ScriptsSession) -> None:
     session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
     unknown = {f"other weights of {each.names[1]}": _left_out(session, each, changing=True) for each in models}
     unused = (text for each in models for text in _left_out(session, each, changing=False))
-    session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs))]
     averages, both_average = _averages(names, runs)
-    session.left_out += averages
-    unknown[f"the moving averages of {session.names[1]}"] = [] if both_average else averages
+    session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs)), *averages]
+    unknown |= {} if both_average else {f"the moving averages of {session.names[1]}": averages}
     if session.alone:
         session.left_out += further_trainings(session.names[0], traces[0], paired)
     elif not session.ended:  # else the other side may have been about to do the same
         session.left_over = left_over(session.names, traces, paired)
         unknown[f"other trainings of {session.names[1]}"] = [*session.left_over, *further]
-        unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired)
         unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
+        both_set, one_sets = set_at_the_end(session.names, traces, paired)
+        unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired) + both_set
+        session.left_out += one_sets
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
     notes = [*environments, *(_unknown_ends(session.models[0]) if shown else ()), *_cut(session, runs)]
