@@ -1207,6 +1207,9 @@ def test_a_step_of_several_micro_batches_is_compared_with_all_of_them() -> None:
 
     assert stages(micro_batches(factor=0.5)) == stages(micro_batches()) == [], "divided before or after the gradient"
     assert stages(micro_batches(gradient=2.0)) == ["gradients"]
+    for factor, differs in ((0.5, False), (2.0, False), (0.3, True)):
+        loss = locate(micro_batches(), micro_batches(factor=factor), [], STEP, NAMES).of("loss")
+        assert loss is not None and loss.differs == differs, "fit may accumulate, and divide afterwards"
     moved = micro_batches()
     events = [
         replace(e, arrays=[e.arrays[0] + 1]) if e.kind in ("layer", "predictions") else e for e in moved.steps[STEP]

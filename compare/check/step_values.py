@@ -152,13 +152,14 @@ def loss_of(close_up: CloseUp, step: int) -> float | None:
 def both_losses(reference: CloseUp, candidate: CloseUp, step: int) -> tuple[float, float] | None:
     """The losses of two sides in a step; None if one is not known.
 
-    That of micro-batches is their sum, or their mean if that is nearer: gradients may be divided afterwards.
+    That of micro-batches is their sum or their mean, whichever is nearer: gradients may be divided afterwards.
     """
     a, b = loss_of(reference, step), loss_of(candidate, step)
     if a is None or b is None:
         return None
     one, other = (sum(event.replica == 0 for event in each.of(step, "loss")) for each in (reference, candidate))
-    return a, min(b, b * one / other, key=lambda value: abs(value - a))
+    scales = (one / other, *((one, 1 / one) if one == other else ()))
+    return a, min(b, *(scale * b for scale in scales), key=lambda value: abs(value - a))
 
 
 def gradients_of(
