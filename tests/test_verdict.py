@@ -719,6 +719,16 @@ def test_accumulated_steps_of_an_interrupted_first_epoch_are_not_held_against_up
     assert verdict.verdict == "inconclusive" and "once an epoch has ended" in verdict.comparisons[0].training.reason
 
 
+def test_an_epoch_may_end_before_the_first_update(train: Train) -> None:
+    def idle(copies: Copies) -> None:
+        for weights in itertools.chain(*copies):
+            weights -= 1
+
+    fit = train("fit", steps=(2, 2), edits=dict.fromkeys([(1, 1), (1, 2), (2, 1)], idle))
+    pair = paired_steps(fit, train("loop", steps=(0, 1)))
+    assert compare_records(*pair).training == Training("identical", 0.0, None, 1, steps_made=2)
+
+
 def test_only_idle_steps_are_left_out(train: Train) -> None:
     every, fewer = train("fit", steps=(4, 4)), train("loop", steps=(2, 2))
     assert paired_steps(every, fewer) == (every, fewer)

@@ -42,6 +42,7 @@ class Batches:
         empty: the size of a last batch that leaves some replica without examples; 0 if this cannot occur in the
             user's run.
         user_run: the user's own run; None if its batch size is unknown.
+        fulls: the number of full batches in an epoch.
     """
 
     replicas: int
@@ -50,10 +51,11 @@ class Batches:
     validation_last: int
     empty: int = 0
     user_run: UserRun | None = None
+    fulls: int = FULL_BATCHES
 
     def sizes(self) -> list[int]:
         """The sizes of an epoch's batches. The first one splits evenly, as Keras 3's fit needs on several replicas."""
-        return [self.full] * FULL_BATCHES + [self.last]
+        return [self.full] * self.fulls + [self.last]
 
     def per_epoch(self, *, empty: bool = False) -> int:
         """The number of training examples in an epoch; of one whose last batch leaves a replica empty, if asked for."""

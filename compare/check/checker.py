@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check import not_finite, words
-from compare.check.batches import craft_batches
+from compare.check.batches import Batches, craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data_recorded import kinds_of_own_rows
@@ -75,6 +75,11 @@ def _short_training() -> Iterator[None]:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
 
 
+def _accumulated(optimizer: tuple[type[Any], dict[str, Any]]) -> int:
+    """The number of steps whose gradients an optimizer, as its class and configuration, applies at once."""
+    return optimizer[1].get("gradient_accumulation_steps") or 1
+
+
 class Checker:
     """Checks any number of candidates against one reference, which is observed once.
 
@@ -99,11 +104,16 @@ class Checker:
         replicas = strategy.num_replicas_in_sync
         shapes = [spec.shape[1:] for spec in tf.nest.flatten(train.spec[0])]
         numbers = sum(math.prod(size or 1 for size in shape) for shape in shapes)
-        self.batches = craft_batches(train.count, validation.count, batch_size, replicas, numbers)
-        samples = train.sample(self.batches.per_epoch()), validation.sample(self.batches.validation)
-        self.task = TrainingTask(experiment, *samples, strategy, self.batches.full)
         self.seed = seed
-        self.reference = observe(self.task, reference, seed)
+
+        def train_on(batches: Batches) -> None:
+            samples = train.sample(batches.per_epoch()), validation.sample(batches.validation)
+            self.batches, self.task = batches, TrainingTask(experiment, *samples, strategy, batches.full)
+            self.reference = observe(self.task, reference, seed)
+
+        train_on(craft_batches(train.count, validation.count, batch_size, replicas, numbers))
+        if (accumulated := max(map(_accumulated, self.reference.optimizers), default=1)) > 1:
+            train_on(replace(self.batches, fulls=2 * accumulated))  # else it makes no two updates
         self._twins = NoiseTwins(self.task, reference, seed)
         self._inside = LookInside(self._twins, train)
         self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)
@@ -254,7 +264,7 @@ class Checker:
         training = comparison.training
         if training.verdict == INCONCLUSIVE:
             return report
-        accumulates = any(config.get("gradient_accumulation_steps") for _, config in self.reference.optimizers)
+        accumulates = any(_accumulated(each) > 1 for each in self.reference.optimizers)
         if accumulates and len(candidate.optimizer_steps) != len(self.reference.optimizer_steps):
             reason = (
                 f"{self.reference.name} accumulates gradients over several batches, {candidate.name} in its own way"

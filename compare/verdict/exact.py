@@ -385,10 +385,10 @@ def paired_steps(reference: Record, candidate: Record) -> tuple[Record, Record]:
     sides = reference, candidate
     steps = [[_steps(record, epoch) for epoch in epochs] for record in sides]
     counts = [[len(keys) for keys in own] for own in steps]
-    if counts[0] == counts[1] or not all(map(all, counts)):
-        return reference, candidate
     more = int(sum(counts[1]) > sum(counts[0]))
     wanted = counts[1 - more]
+    if counts[0] == counts[1] or not all(counts[more]) or not any(wanted):
+        return reference, candidate
     places = zip(epochs, steps[more], wanted, strict=True)
     steps[more] = [_updates(sides[more], epoch, keys, count) for epoch, keys, count in places]
     if [len(keys) for keys in steps[more]] != wanted:
