@@ -73,8 +73,9 @@ def explain(session: ScriptsSession) -> None:
         not_finite={name: asdict(value) for name, value in (not_finite | losses).items()} or None,
     )
     parting = {each.name for each in found}
+    leaving_others = {each.model.traces[0].of for each in found}
     for pair, model in compared:
-        if pair.candidate.trainer not in parting:
+        if pair.candidate.trainer not in parting and model.traces[0].number not in leaving_others:
             _say_which_settings_do_nothing(session, model)
 
 
