@@ -23,6 +23,7 @@ from rich.console import Console
 import compare
 from compare.app import scripts_close_ups, scripts_session
 from compare.app.script_pairs import (
+    _same_weights,
     begin_equal,
     changed_apart,
     changed_last,
@@ -2142,6 +2143,13 @@ def test_averages_that_a_loop_never_takes_over_are_a_difference_after_its_last_s
     rounded[1].steps["projections"] += 1
     (said,) = changed_last("ab", alike, compared(*alike))
     assert said.startswith("after its last step only a changes the weights of sequential")
+
+
+def test_weights_of_which_one_is_not_finite_are_the_same_only_if_they_are_equal() -> None:
+    rows = np.zeros(3, step_dtype(1, 1))
+    rows["hashes"][:, 0, 0], rows["projections"][:, 0, :] = (1, 2, 3), np.array([[1.0, np.nan, 1.0 + 1e-7]]).T
+    assert [_same_weights(rows[0], row) for row in rows] == [True, False, True]
+    assert _same_weights(rows[1], rows[1])
 
 
 def sets_at_the_end(factor: float, *, back: bool = False) -> None:

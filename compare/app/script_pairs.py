@@ -64,7 +64,8 @@ def _same_weights(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether rounding may be all that differs between the weights of two moments."""
     if np.array_equal(one["hashes"], other["hashes"]):
         return True
-    return not rounding.unlikely(one["projections"], other["projections"])
+    a, b = one["projections"], other["projections"]
+    return bool(np.isfinite([a, b]).all()) and not rounding.unlikely(a, b)
 
 
 def _apart_when_left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> Iterator[Pair]:
