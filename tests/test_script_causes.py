@@ -16,6 +16,7 @@ from compare.app.scripts_explain import _found
 from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
+from compare.check.causes.data_recorded import _in_whole_epoch
 from compare.check.causes.optimizer_recorded import kind_of_setting, with_options
 from compare.check.hints import _hints_on_draws, hints
 from compare.check.judge_recorded import name_causes, name_further
@@ -906,6 +907,18 @@ def test_micro_batches_that_are_too_few_for_an_update_get_one_of_their_own() -> 
     assert applied == [True, False], "an optimizer keeps them for the next epoch"
     whole = epochs_of(linear_step(rows=slice(0, 16)), BEGIN)
     assert not any(has(cause, kind="rest-without-update") for cause in found_causes(epochs_of(short, BEGIN), whole))
+
+
+def test_an_update_that_goes_on_with_the_next_epoch_repeats_nothing() -> None:
+    short = linear_step(rows=slice(0, 4))
+    begins, whole = BEGIN.of(STEP, "inputs")[0], short.of(STEP, "inputs")[0]
+    one = replace(whole, arrays=[np.concatenate([*whole.arrays, *begins.arrays])], rows=(*whole.rows, *begins.rows))
+    for inputs, cause in (([one], "examples-repeated"), ([whole, begins], None)):
+        other = epochs_of(changed(short, "inputs", lambda event, inputs=inputs: inputs), REST)
+        both = replace(sides(other), close_ups=(epochs_of(short, BEGIN), other))
+        all_right = [*BEGIN.rows(STEP), *short.rows(STEP)]
+        found = _in_whole_epoch(both, [1, 2], all_right)
+        assert (found and found[0]) == cause
 
 
 def test_a_short_last_batch_that_fit_leaves_out_is_no_other_batch_size() -> None:

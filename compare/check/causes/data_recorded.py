@@ -89,6 +89,8 @@ def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]
     cause, seen = counted
     never, made = seen.quantities["never"], dict[str, Collection[float]]()
     if cause == "examples-repeated" and sides.step == epoch[-1] and other[: len(right)] == right:
+        if parts_of_step(sides)[1] > 1:
+            return None  # the last update of the epoch has the next one's first micro-batches, too
         made["repeat"] = range(2, ENDLESS + 1)  # before batch, which then mixes the end with the beginning
     elif cause == "examples-dropped" and all_right[never:][:1] == other[:1]:  # the first ones
         made["skip"] = never, never / len(right)
