@@ -2174,6 +2174,11 @@ def test_weights_that_are_set_when_training_is_over_are_said_where_they_are_not_
     ):
         said = set_at_the_end(["a", "b"], sides, compared(*sides))
         assert tuple(map(len, said)) == told
+    apart = [replace(trace, steps=trace.steps.copy()) for trace in other]
+    for trace in apart:
+        trace.steps["hashes"] += 1
+        trace.steps["projections"] += 1
+    assert set_at_the_end("ab", (half, apart), compared(half, apart)) == ([], []), "their steps differ already"
     assert set_at_the_end(["a", "b"], (half, none), compared(half, none))[1][0].startswith(
         "at its end a sets the weights"
     )

@@ -84,14 +84,15 @@ def set_at_the_end(
 ) -> tuple[list[str], list[str]]:
     """The models whose weights both scripts set, to others, when their trainings are over; and those that one does.
 
-    As sentences; nobody knows whether this belongs to the training.
+    As sentences, where the last steps' are the same; nobody knows whether this belongs to the training.
     """
     both, one = list[str](), list[str]()
     for first, second in _left(traces, pairs):
         setting = [
             name for name, each in zip(names, (first, second), strict=True) if not _same_weights(*each.steps[1:])
         ]
-        if setting and not _same_weights(first.steps[2], second.steps[2]):
+        last, *_, end = map(_same_weights, first.steps, second.steps)
+        if setting and last and not end:
             what = f"the weights{f' of {first.model}' if first.model else ''}"
             if len(setting) == 2:
                 both.append(f"at their end both scripts set {what}, and not to the same")
