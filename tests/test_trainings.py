@@ -273,18 +273,12 @@ def test_what_only_one_side_leaves_otherwise_is_compared_where_its_change_is_no_
     assert len(changed_last(["a", "b"], traces, [(traces[0][0], traces[1][0])])) == (not told)
 
 
-def test_moving_averages_that_belong_to_no_model_are_said(tmp_path: Path) -> None:
-    runs: list[Any] = []
-    for script in ("none", "averages", "averages too"):
-        with undone():
-            settings = Settings("", "", str(tmp_path / script), str(tmp_path / "initial"))
-            observer = Observer(settings, InitialWeights(settings, settings.initial), None)
-            if script != "none":
-                tf.train.ExponentialMovingAverage(0.9).apply([tf.Variable(1.0)])
-            (tmp_path / script).mkdir()
-            write_json(tmp_path / script / UNTRAINED, observer.untrained())
-        runs.append(SimpleNamespace(folder=tmp_path / script))
-    none, one, other = runs
+def test_moving_averages_that_belong_to_no_model_are_said(watch: Watch) -> None:
+    def averaging() -> None:
+        by_hand(make())
+        tf.train.ExponentialMovingAverage(0.9).apply([tf.Variable(1.0)])
+
+    none, one, other = (only(watch(script)) for script in (lambda: by_hand(make()), averaging, averaging))
     assert _averages(["fit", "loop"], [none, none]) == ([], False)
     how = "moving averages by tf.train.ExponentialMovingAverage, and they are not compared"
     assert _averages(["fit", "loop"], [none, one]) == ([f"only loop keeps {how}"], False)

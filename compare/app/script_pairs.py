@@ -95,9 +95,9 @@ def set_at_the_end(
         if setting and last and not end:
             what = f"the weights{f' of {first.model}' if first.model else ''}"
             if len(setting) == 2:
-                both.append(f"at their end both scripts set {what}, and not to the same")
+                both.append(f"at their end both scripts set {what}, to different values")
             else:
-                one.append(f"at its end {setting[0]} sets {what} once more, and that is not compared")
+                one.append(f"at its end {setting[0]} sets {what} once more, which is not compared")
     return both, one
 
 

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -143,9 +142,9 @@ def _train(session: ScriptsSession) -> None:
     session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
     unknown = {f"other weights of {each.names[1]}": _left_out(session, each, changing=True) for each in models}
     unused = (text for each in models for text in _left_out(session, each, changing=False))
-    averages, both_average = _averages(names, runs)
+    averages, both_average = _averages(names, (first, second))
     session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs)), *averages]
-    unknown |= {} if both_average else {f"the moving averages of {session.names[1]}": averages}
+    unknown[f"the moving averages of {session.names[1]}"] = [] if both_average else averages
     if session.alone:
         session.left_out += further_trainings(session.names[0], traces[0], paired)
     elif not session.ended:  # else the other side may have been about to do the same
@@ -241,14 +240,14 @@ def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence
             raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
 
 
-def _untrained(run: ScriptRun) -> dict[str, Any]:
-    return left_by(run, UNTRAINED) or {"models": [], "optimizers": [], "further": [], "averages": False}
+def _untrained(run: ScriptRun) -> dict[str, list[str]]:
+    return left_by(run, UNTRAINED) or {"models": [], "optimizers": [], "further": []}
 
 
-def _averages(names: Sequence[str], runs: Sequence[ScriptRun]) -> tuple[list[str], bool]:
-    """The moving averages of weights, of which only the making was seen, as a sentence; and whether both have some."""
-    keeping = [name for name, run in zip(names, runs, strict=True) if _untrained(run)["averages"]]
-    both = len(keeping) == len(runs)
+def _averages(names: Sequence[str], traces: Sequence[Trace]) -> tuple[list[str], bool]:
+    """The moving averages of weights, of which only the making was seen, as a sentence; and whether all have some."""
+    keeping = [name for name, trace in zip(names, traces, strict=False) if trace.averages]
+    both = len(keeping) == len(names)
     what = f"keep{'s' * (len(keeping) == 1)} moving averages by tf.train.ExponentialMovingAverage"
     who = "only " * (not both) + " and ".join(keeping)
     return [f"{who} {what}, and they are not compared"] if keeping else [], both

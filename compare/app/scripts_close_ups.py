@@ -168,7 +168,7 @@ class CloseUps:
 
     @property
     def no_kink(self) -> bool:
-        """Whether the sides are so far apart before their gradients, which alone may jump, that no rounding does it."""
+        """Whether the sides are too far apart for rounding, and before their gradients, which alone may jump."""
         stage = self.located.of(self.located.stage or "")
         if stage is None or stage.stage not in (EXAMPLES, INPUTS, PREDICTIONS, LOSS):
             return False

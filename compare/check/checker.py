@@ -75,11 +75,6 @@ def _short_training() -> Iterator[None]:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
 
 
-def _accumulated(optimizer: tuple[type[Any], dict[str, Any]]) -> int:
-    """The number of steps whose gradients an optimizer, as its class and configuration, applies at once."""
-    return optimizer[1].get("gradient_accumulation_steps") or 1
-
-
 class Checker:
     """Checks any number of candidates against one reference, which is observed once.
 
@@ -112,13 +107,19 @@ class Checker:
             self.reference = observe(self.task, reference, seed)
 
         train_on(craft_batches(train.count, validation.count, batch_size, replicas, numbers))
-        if (accumulated := max(map(_accumulated, self.reference.optimizers), default=1)) > 1:
-            train_on(replace(self.batches, fulls=2 * accumulated))  # else it makes no two updates
+        if self._accumulated > 1:
+            train_on(replace(self.batches, fulls=2 * self._accumulated))  # else it makes no two updates
         self._twins = NoiseTwins(self.task, reference, seed)
         self._inside = LookInside(self._twins, train)
         self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)
         self._judged: tuple[Case, Judgement] | NotApplicable | None = None
         self._seconds = time.perf_counter() - began
+
+    @property
+    def _accumulated(self) -> int:
+        """The number of steps whose gradients the reference's optimizer applies at once."""
+        configurations = (config for _, config in self.reference.optimizers)
+        return max((config.get("gradient_accumulation_steps") or 1 for config in configurations), default=1)
 
     @_short_training()
     def check(self, trainer: Trainer) -> Report:
@@ -264,8 +265,7 @@ class Checker:
         training = comparison.training
         if training.verdict == INCONCLUSIVE:
             return report
-        accumulates = any(_accumulated(each) > 1 for each in self.reference.optimizers)
-        if accumulates and len(candidate.optimizer_steps) != len(self.reference.optimizer_steps):
+        if self._accumulated > 1 and len(candidate.optimizer_steps) != len(self.reference.optimizer_steps):
             reason = (
                 f"{self.reference.name} accumulates gradients over several batches, {candidate.name} in its own way"
             )

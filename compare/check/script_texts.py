@@ -298,8 +298,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "values, and after the first of {first:,.0f}: those of all epochs so far",
     "called-in-training-mode": "the model is called with training=True outside of the training step; in epoch {epoch}, "
     "from equal weights, {metric} is {value:.6g}, and {right:.6g} in {other}",
-    "mixed-means-of-train": "from the second epoch on {metrics:and} {metrics:is|are} the mean over training and the "
-    "validation before it: the metric's state is not reset after it",
+    "mixed-means-of-train": "from the second epoch on, {metrics:and} {metrics:is|are} the mean over training and the "
+    "validation before it: the metric's state is not reset between them",
     "mixed-means-of-validation": "{metrics:and} in each epoch {metrics:is|are} the mean over training and "
     "validation: the metric's state is not reset between them",
     "reported-loss-not-reduced": _reported(f"in every epoch it is {SHARE}"),

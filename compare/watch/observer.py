@@ -83,7 +83,7 @@ class Observer:
         self._here = Here()
         self._running = threading.main_thread()
         self._optimizers: set[type] = set()
-        self._has_optimizers = self._averages = False
+        self._has_optimizers = False
         self._by_hand: dict[frozenset[int], ByHand] = {}
         initial.on_begun = self._begun
         patch(Function, "__call__", self._call)
@@ -102,7 +102,6 @@ class Observer:
         patch(keras.layers.Layer, "__call__", self._enter_layer)
         for owner, method in ((keras.layers.Layer, "get_weights"), (BaseOptimizer, "build")):
             patch(owner, method, self._keep_weights)
-        patch(tf.train.ExponentialMovingAverage, "apply", self._average)
 
     # Where a step may have been made.
 
@@ -188,10 +187,6 @@ class Observer:
         """What a script or an optimizer keeps of the weights before training is what training begins with."""
         if self._outermost and not self._building:
             self._begin_models()
-        return original(*args, **options)
-
-    def _average(self, original: Any, *args: Any, **options: Any) -> Any:
-        self._averages = True
         return original(*args, **options)
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
@@ -558,18 +553,14 @@ class Observer:
             self.writer.begin(state, fingerprint, "loop")
             self.writer.step(state.number, steps, *fingerprint())
 
-    def untrained(self) -> dict[str, Any]:
-        """Why steps may be missing: models without trainable weights, optimizers that count none, further trainings.
-
-        And whether there are moving averages that belong to no model.
-        """
+    def untrained(self) -> dict[str, list[str]]:
+        """Why steps may be missing: models without trainable weights, optimizers that count none, further trainings."""
         models = [str(model.name) for model in self.trainings.fitted if model.built and not model.trainable_weights]
         counts = [count for each in self.trainings if not each.began for count in each.counts.values()]
         # One of Keras's own counts its steps: it has made none, as over an empty data set. But it may skip all of them.
         kinds = [type(count.optimizer) for count in counts]
         optimizers = [kind.__name__ for kind in kinds if not is_keras(kind) or kind.__name__ == "LossScaleOptimizer"]
-        further = self.trainings.further
-        return {"models": models, "optimizers": optimizers, "further": further, "averages": self._averages}
+        return {"models": models, "optimizers": optimizers, "further": self.trainings.further}
 
     def _complete_round(self, stepped: Sequence[Training]) -> None:
         """Records again what this step of another training has changed, such as moving statistics.

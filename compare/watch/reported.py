@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -46,6 +47,7 @@ def watch_reports(observer: Observer, writer: TraceWriter, settings: Settings) -
     _watch_metrics(observer, writer)
     for name in CALLS:
         patch(tf.data.Dataset, name, _recorded(name, writer))
+    patch(tf.train.ExponentialMovingAverage, "apply", partial(_averaged, writer))
     for name in DRAWN:
         patch(tf.random, name, _drawn(f"tf.random.{name}", observer, writer))
 
@@ -280,6 +282,11 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         numbers = {name: number for name, value in (logs or {}).items() if (number := _number(value)) is not None}
         seconds = time.perf_counter() - self._began
         content["epochs"].append(FitEpoch(training.steps, numbers, seconds))
+
+
+def _averaged(writer: TraceWriter, original: Any, *args: Any, **options: Any) -> Any:
+    writer.averages = True
+    return original(*args, **options)
 
 
 def _recorded(name: str, writer: TraceWriter) -> Any:

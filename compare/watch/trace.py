@@ -135,6 +135,7 @@ class Trace:
         calls: calls of ``tf.data`` and the like that explain much, in order.
         shuffles: whether each call of ``Dataset.shuffle`` asks for another order in every epoch.
         drawn: the functions of ``tf.random`` that the script calls, each ``eager``, in a ``graph``, or both.
+        averages: whether the script keeps averages by ``tf.train.ExponentialMovingAverage``, whose values are not seen.
         whole: whether the script came to its end.
         number: 0 for the script's first training.
         created: the number of the model in the order of creation.
@@ -171,6 +172,7 @@ class Trace:
     shuffles: Sequence[bool] = ()
     drawn: Mapping[str, Sequence[str]] = field(default_factory=dict)
     measured: Sequence[Measured] = ()
+    averages: bool = False
     whole: bool = False
     model: str = ""
     number: int = 0
@@ -266,6 +268,8 @@ OF_TRAINING = (
     "state", "of", "untaped",
 )  # fmt: skip
 """What a trace has of the watched training by the same name."""
+OF_SCRIPT = "calls", "shuffles", "drawn", "measured", "averages", "whole"
+"""What it has of the script, and so of its writer."""
 
 
 class TraceWriter:
@@ -282,7 +286,7 @@ class TraceWriter:
         self.shuffles: list[bool] = []
         self.drawn: dict[str, list[str]] = {}
         self.measured: list[Measured] = []
-        self.whole = False
+        self.averages = self.whole = False
 
     def content(self, number: int) -> dict[str, Any]:
         """What is known of a training so far, by the names that ``Trace`` has for it."""
@@ -364,7 +368,7 @@ class TraceWriter:
 
     def _write(self, number: int) -> None:
         training = next(each for each in self._trainings if each.number == number)
-        of_script = {name: getattr(self, name) for name in ("calls", "shuffles", "drawn", "measured", "whole")}
+        of_script = {name: getattr(self, name) for name in OF_SCRIPT}
         of_training = {name: getattr(training, name) for name in OF_TRAINING} | {"model": training.name}
         for described, optimizer in zip(self.content(number)["optimizers"], training.described, strict=False):
             described["lr"] = None if described["own"] else _without_effect(optimizer)
