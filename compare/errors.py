@@ -25,6 +25,9 @@ class RequestError(ValueError):
     blames = False
     status = EXIT_REQUEST
 
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split())
+
 
 class NoVerdictError(RuntimeError):
     """A run did not reach a verdict, although the request was valid; exit status 3."""

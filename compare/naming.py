@@ -100,7 +100,7 @@ def shown_path(path: object) -> str:
         here = Path.cwd()
         if here != here.parent:
             shown = str(Path(shown).relative_to(here))
-    return printable(shown).replace("\n", "\\n").replace("\t", "\\t")
+    return printable(shown).replace("\n", "\\n").replace("\t", "\\t") or "''"
 
 
 def refuse_unreadable(folder: Path) -> None:

@@ -72,6 +72,8 @@ class Option:
 
     def checked(self, name: str, value: Any) -> Any:
         """The value in the option's own type."""
+        if isinstance(value, os.PathLike) and "FILE" in str(self.metavar):
+            value = os.fspath(value)
         if value is None and self.default is None:
             return None
         if self.choices and value not in self.choices:

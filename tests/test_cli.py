@@ -543,6 +543,7 @@ def test_an_option_may_be_written_as_the_keyword_of_python_is(refuse: Refuse) ->
 
 def test_a_file_that_is_not_there_may_be_one_beside_it(refuse: Refuse, tmp_path: Path) -> None:
     assert refuse("--scripts", "mine.py", "mime.py") == "mime.py: there is no such file; did you mean mine.py?"
+    assert refuse("--scripts", "mine.py", "") == "'': there is no such file"
     (tmp_path / "log.csv").write_text("epoch,loss\n1,0.5\n")
     assert (
         refuse("--scripts", "mine.py", "log.csv") == "log.csv is a log, not a script: compare it with fit-vs-loop logs"

@@ -209,6 +209,10 @@ def test_a_mistyped_metric_is_warned_of_and_what_was_reached_is_shown_of_both(tm
     )
     assert "both 1.25 val_loss after 1 epoch" in Page(folder / "report.html").text
 
+    folder = logged_as(tmp_path / "twice", {"val_loss": "train_loss"}, 0.9)
+    (entry,) = Verdict.read(folder / "verdict.json").comparisons
+    assert sentences.misnamed(entry, "fit") == "loop reports train_loss, which fit does not; not compared: val_loss."
+
 
 @pytest.mark.parametrize("unknown", [{}, {"gradient_norm": MetricGap(None, 1, "fit")}])
 def test_numbers_that_are_not_reported_or_come_on_top_are_no_mistyped_ones(unknown: dict[str, MetricGap]) -> None:

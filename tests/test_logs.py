@@ -281,6 +281,16 @@ def test_seeds_are_found_in_folders_patterns_and_names(tmp_path: Path) -> None:
     in_folders = [f"{tmp_path}/seed{seed}/{name}.csv" for seed in (3, 12) for name in ("fit", "loop")]
     assert found(*in_folders) == {"fit": [3, 12], "loop": [3, 12]}
     assert list(found(f"{tmp_path}/fit-0.csv", f"{tmp_path}/fit-1.csv")) == ["fit-0", "fit-1"]
+    for pattern in ("{}/seed{}", "{}/{}", "{}-seed{}"):
+        files = [
+            csv(tmp_path / "unequal" / pattern / f"{pattern.format(name, i)}.csv", {"loss": LOSS})
+            for name, count in (("fit", 3), ("loop", 1))
+            for i in range(count)
+        ]
+        wanted = [files, [files[0].parent, files[-1].parent]] if "/" in pattern else [files]
+        for each in wanted:
+            with pytest.raises(RequestError, match=r"^fit has the seeds 0, 1, 2, and loop has one log; "):
+                found(*map(str, each))
     for one, other in (("a/fit", "loop"), ("run1", "run2")):
         for pattern in ("seed{}", "Seed-{}") if other == "run2" else ("seed{}", "{}", "run-{}", "log{}"):
             folders = [tmp_path / "alone" / pattern / name for name in (one, other)]
@@ -440,7 +450,7 @@ def test_a_request_that_cannot_be_meant_is_one_line(tmp_path: Path, capsys: pyte
             csv(tmp_path / f"{name}-{number}.csv", {"loss": LOSS})
     logs = [tmp_path / f"{name}-{number}.csv" for name, numbers in (("fit", (0, 1)), ("loop", (1, 2)))
             for number in numbers]  # fmt: skip
-    assert "fit has the seeds 0, 1, and loop has 1, 2" in refused(capsys, tmp_path, "--logs", *logs)
+    assert "fit has the seeds 0, 1, and loop has the seeds 1, 2" in refused(capsys, tmp_path, "--logs", *logs)
 
 
 def test_a_damaged_event_file_is_one_line_and_an_unfinished_one_is_read(

@@ -265,6 +265,14 @@ def test_folders_may_be_text(name: str) -> None:
     assert getattr(request(**{name: "some/where"}), name) == Path("some/where")
 
 
+def test_an_experiment_may_be_a_path() -> None:
+    assert request(experiment=Path("my/task.py")) == request(experiment="my/task.py")
+
+
+def test_a_name_with_a_line_break_is_refused_in_one_line() -> None:
+    refused(r"--trainers loop : unknown", trainers=("fit", "loop\n"))
+
+
 def test_reports_cannot_be_none() -> None:
     refused("--reports None: give a folder", reports=None)
 

@@ -77,7 +77,8 @@ class Log:
 def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
     """The logs of every training that is to be compared, by name, one log per seed; the reference comes first.
 
-    Logs whose names differ only in a number are seeds of one training, if every training has several.
+    Logs whose names differ only in a number are seeds of one training, if every training has several, or if it is the
+    number of a seed by its name.
 
     Args:
         wanted: files, folders and patterns; a folder may hold the logs of several seeds.
@@ -105,8 +106,8 @@ def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
         if len(seeds[0] & own) < 2:
             reference = next(iter(sides))
             raise RequestError(
-                f"{reference} has the seeds {_listed(seeds[0])}, and {name} has {_listed(own)}; a study needs "
-                "at least two seeds of both, the same numbers in the names of both logs"
+                f"{reference} has {_listed(seeds[0])}, and {name} has {_listed(own)}; a study needs at least two seeds "
+                "of both, the same numbers in the names of both logs"
             )
     return sides
 
@@ -127,7 +128,8 @@ def _of_one_type(sides: Mapping[str, list[Log]]) -> dict[str, list[Log]]:
 
 
 def _listed(seeds: set[int | None]) -> str:
-    return ", ".join(map(str, sorted(seed for seed in seeds if seed is not None)))
+    known = sorted(seed for seed in seeds if seed is not None)
+    return f"the seeds {', '.join(map(str, known))}" if len(known) > 1 else "one log"
 
 
 def _grouped(arguments: Sequence[Sequence[Log]]) -> dict[str, list[Log]]:
@@ -140,7 +142,8 @@ def _grouped(arguments: Sequence[Sequence[Log]]) -> dict[str, list[Log]]:
     sides = _by_name([replace(log, name=_training_of(log)) for log in logs])
     if len(sides) == 1:  # names that differ only in a number: then folders tell the trainings apart
         sides = _by_name([replace(log, name=str(_folder_of(log))) for log in logs])
-    if len(sides) > 1 and all(len(side) > 1 for side in sides.values()):
+    several = [side for side in sides.values() if len(side) > 1]
+    if len(sides) > 1 and (len(several) == len(sides) or any(all(map(_is_seed, side)) for side in several)):
         return _named([_with_seeds(side) for side in sides.values()])
     return _named([[replace(log, seed=0)] for log in logs])
 
@@ -178,6 +181,11 @@ def _with_seeds(logs: Sequence[Log]) -> list[Log]:
 def _without_number(name: str) -> str:
     """A log's name without its seed: ``fit`` for ``fit-0``, ``fit_seed3`` and ``fit.12``; empty for a seed alone."""
     return re.sub(r"(?i)[-_. ]*(seed|run)?[-_. ]*\d+$", "", name)
+
+
+def _is_seed(log: Log) -> bool:
+    """Whether a log's name says that its number is a seed, or is that number alone."""
+    return "seed" in log.source.stem.lower() or not _without_number(log.source.stem)
 
 
 def _folder_of(log: Log) -> Path:
@@ -242,7 +250,7 @@ def _in_folder(folder: Path) -> list[Log]:
 
 def _as_one(logs: Sequence[Log], name: str) -> list[Log]:
     """Several logs as the seeds of one training."""
-    if len(logs) == 1:
+    if len(logs) == 1 and _without_number(logs[0].name):
         return list(logs)
     return _with_seeds([replace(log, name=shown_path(name), seed=None) for log in logs])
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
 from compare.naming import Code, did_you_mean
+from compare.records.logs import fit_name
 from compare.reporting.numbers import difference, differing_numbers
 from compare.verdict import rounding
 from compare.verdict.findings import Finding
@@ -157,9 +158,10 @@ def misnamed(comparison: Comparison, reference: str) -> str:
     unknown, missing = _left_out(comparison, reference), _left_out(comparison, candidate)
     if not unknown or not missing:
         return ""
+    both = [name for name, gap in comparison.reporting.metrics.items() if gap.compared]
     return (
         f"{candidate} reports {', '.join(unknown)}, which {reference} does not; not compared: {', '.join(missing)}"
-        f"{did_you_mean(unknown, missing) or '.'}"
+        f"{did_you_mean([name for name in unknown if fit_name(name) not in both], missing) or '.'}"
     )
 
 
