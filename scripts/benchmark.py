@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what a comparison costs, beside what a user would pick instead.
 
-That is TensorFlow's tutorial, a bare script with fit, or the loop library Orbit. Every program runs in a fresh process.
+That is TensorFlow's tutorial, or a bare script with fit. Every program runs in a fresh process.
 A round runs each program once, one after the other, so that changes in the machine's speed affect all alike; ratios are
 taken within a round. Writes benchmark.csv, benchmark.png and README.md.
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,7 +40,6 @@ PROGRAMS = {
     "tutorial": "{out}/tutorial.py",
     "bare-fit": "{out}/tutorial_fit.py",
     "both-at-once": f"-c '{BOTH}' {{out}}/tutorial.py {{out}}/tutorial_fit.py",
-    "orbit": "{out}/orbit_loop.py {epochs}",
 }
 """What this project does by default, one training after the other, and what a user would pick instead.
 
@@ -53,7 +51,7 @@ END = re.compile(r"(?:\S+ +)?epoch +\d+\b.*loss|\d+/\d+ - .*loss", re.IGNORECASE
 """A line at the end of an epoch."""
 
 
-def run(program: str, python: str, data: Path, epochs: int, examples: int) -> dict[str, Any]:
+def run(program: str, data: Path, epochs: int, examples: int) -> dict[str, Any]:
     """Runs a program once and returns its figures, and what it said at the end of the last epoch.
 
     An epoch's are medians of the times between the ends of consecutive epochs; NaN for a single epoch, and for programs
@@ -61,10 +59,9 @@ def run(program: str, python: str, data: Path, epochs: int, examples: int) -> di
     """
     with tempfile.TemporaryDirectory() as out:
         measure.write_scripts(Path(out), epochs, data, examples)
-        shutil.copy(ROOT / "scripts" / "benchmarks" / "orbit_loop.py", out)
         work = {"data": shlex.quote(str(data)), "epochs": epochs, "examples": examples, "out": out}
         command = shlex.split(PROGRAMS[program].format(**work))
-        done = measure.run(*command, python=python, CUDA_VISIBLE_DEVICES="-1")  # GPUs' work is in no CPU seconds
+        done = measure.run(*command, CUDA_VISIBLE_DEVICES="-1")  # GPUs' work is in no CPU seconds
     ends = [line for line in done.lines if END.match(line.text)]
     if not ends:
         raise SystemExit(f"{program} printed no line at the end of an epoch")
@@ -95,30 +92,21 @@ def main() -> None:
     measure.add_data_dir(parser)
     text = f"run these programs only: {', '.join(PROGRAMS)} (default: all)"
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS), metavar="NAME", help=text)
-    text = "the interpreter for orbit, from an environment with tf-models-official (default: this interpreter)"
-    parser.add_argument("--others", default=sys.executable, metavar="PYTHON", help=text)
     text = "how many other programs keep the processors busy at the same time (default: 0)"
     parser.add_argument("--busy", type=int, default=0, metavar="N", help=text)
     options = parser.parse_args()
     if min(options.rounds, options.epochs, options.train_examples) < 1:
         parser.error("--rounds, --epochs and --train-examples must be at least 1")
 
-    pythons = {name: options.others if name == "orbit" else sys.executable for name in options.only}
-    has_orbit = "import importlib.util, sys; sys.exit(importlib.util.find_spec('orbit') is None)"
-    missing = []
-    if "orbit" in pythons and subprocess.run([options.others, "-c", has_orbit]).returncode:
-        missing = ["orbit was skipped: it needs the package tf-models-official."]
-        del pythons["orbit"]
-        print(*missing)
     work = options.data_dir.resolve(), options.epochs, options.train_examples
-    parts = {name: partial(run, name, python, *work) for name, python in pythons.items()}
+    parts = {name: partial(run, name, *work) for name in options.only}
     path = tables.anew(options.out / "benchmark.csv")
     with busy(options.busy):
         for number, program, figures in measure.in_turn(parts, options.rounds):
             tables.append(path, {"round": number, "program": program, **figures}, [*COLUMNS, *FIGURES, "said"])
             print(number, program, figures, flush=True)
     rows = pd.read_csv(path)
-    text = page(rows, measure.origin("scripts/benchmark.py"), missing)
+    text = page(rows, measure.origin("scripts/benchmark.py"))
     draw(rows, options.out / "benchmark.png")
     (options.out / "README.md").write_text(text, encoding="utf-8")
     print(text)

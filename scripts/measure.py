@@ -93,7 +93,6 @@ def _proportional_kib(process: Path) -> int:
 
 def run(
     *command: str,
-    python: str = sys.executable,
     limit: float = math.inf,
     until: str | None = None,
     check: bool = True,
@@ -117,7 +116,7 @@ def run(
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            [python, *command], cwd=ROOT, env=variables, stderr=errors, start_new_session=True, **streams
+            [sys.executable, *command], cwd=ROOT, env=variables, stderr=errors, start_new_session=True, **streams
         ) as process,
     ):
 

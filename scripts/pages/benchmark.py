@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -36,13 +35,12 @@ RATIOS = [
 """A figure of a program, divided by the sum of its yardsticks', and the target for the median over all rounds."""
 
 
-def page(rows: pd.DataFrame, origin: str, missing: Sequence[str]) -> str:
+def page(rows: pd.DataFrame, origin: str) -> str:
     """The benchmark as a Markdown document.
 
     Args:
         rows: one program in one round each, with the columns ``COLUMNS`` and ``FIGURES``; NaN where there is no figure.
         origin: the sentence on the command and the machine.
-        missing: a sentence for each program that was left out.
     """
     grouped = rows.groupby("program", sort=False)
     figures = {title: grouped[name].agg(spread, form) for name, (title, form) in FIGURES.items()}
@@ -50,7 +48,6 @@ def page(rows: pd.DataFrame, origin: str, missing: Sequence[str]) -> str:
         "benchmark",
         origin=origin,
         rounds=rows["round"].nunique(),
-        missing=missing,
         figures=tables.markdown(pd.DataFrame(figures).reset_index()),
         ratios=tables.markdown(ratios(rows)),
     )
