@@ -57,7 +57,7 @@ def test_a_run_leaves_what_the_interface_promises(sample_run):
     folder, _ = sample_run
     files = {path.name for path in folder.iterdir()}
     assert files >= {"metrics.csv", "comparison.png", "run.json", "verdict.json", "tensorflow.log", "records"}
-    assert files >= {"report.html", "costs.json"} and (folder.parent / "index.html").is_file()
+    assert files >= {"report.html"} and (folder.parent / "index.html").is_file()
     assert "loop trains exactly like fit" in (folder / "report.html").read_text(encoding="utf-8")
     rows = read_metrics(folder / "metrics.csv")
     columns = "trainer,seed,epoch,loss,accuracy,val_loss,val_accuracy,seconds,examples_per_second"

@@ -44,7 +44,7 @@ from compare.records import (
     RecordError,
     StepRecord,
     Variable,
-    read_json,
+    read_costs,
     read_metrics,
     read_records,
     read_rows,
@@ -990,16 +990,15 @@ def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
 
 def test_the_first_step_and_the_peak_of_memory_are_taken_down_and_shown(tmp_path: Path) -> None:
     folder = recorded.identical(tmp_path / "run")
-    meter, nothing = (
-        CostMeter(Recorder(folder, MetricsFile(folder / "metrics.csv"), "fit", 0).keep_costs),
-        (np.zeros((2, 1), np.uint64), np.zeros((2, 2))),
-    )
+    recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), "fit", 0)
+    recorder.rewind((99, EPOCH_END))
+    meter, nothing = CostMeter(recorder.keep_costs), (np.zeros((2, 1), np.uint64), np.zeros((2, 2)))
     for step in (INITIAL, 1, 2, 3, EPOCH_END):
         meter(StepRecord(1, step, *nothing))
     before = peak_memory()
     held = np.ones(300_000_000, np.uint8)
     meter(EpochRecord(1, {}, 1.0, 1.0))
-    found = read_json(folder / "costs.json")["fit"]["0"]
+    found = read_costs(folder)["fit"]
     assert found["first_step_seconds"] >= 0 and found["step_seconds"] >= 0
     assert before is not None and found["peak_memory_bytes"] > before + 0.9 * held.nbytes - 150_000_000
     text = Page(html.write(folder)).text

@@ -29,7 +29,7 @@ from compare.check.measurement import Measurement
 from compare.check.report import Report
 from compare.errors import NoVerdictError, RequestError
 from compare.options import as_json, request
-from compare.records import read_json, read_metrics, read_records, read_verdict, write_checked
+from compare.records import read_costs, read_json, read_metrics, read_records, read_verdict, write_checked
 from compare.verdict.model import Comparison, Reporting, Training
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,8 +150,8 @@ def test_results_equal_those_of_one_after_the_other_on_as_many_threads(
     content = read_json(folder / "run.json")
     assert content["parallel"] == {"processes": 2, "threads_per_process": content["threads"]["intra_op"]}
     assert [row["trainer"] for row in read_metrics(folder / "metrics.csv")] == ["fit"] * 4 + ["loop"] * 4
-    costs = read_json(folder / "costs.json")
-    assert all(costs[name]["0"]["peak_memory_bytes"] for name in ("fit", "loop"))
+    costs = read_costs(folder)
+    assert all(costs[name]["peak_memory_bytes"] for name in ("fit", "loop"))
     for name in ("fit", "loop"):
         assert sorted(path.name for path in (folder / "checkpoints" / name).glob("*.index")) == [
             "ckpt-2.index",

@@ -22,7 +22,6 @@ from recorded import by_place
 from compare.errors import NoVerdictError, StorageError
 from compare.naming import file_name
 from compare.records import (
-    COSTS,
     EPOCH_END,
     INITIAL,
     BuildRecord,
@@ -48,7 +47,6 @@ from compare.records import (
     write_json,
     write_verdict,
 )
-from compare.records.costs import add_costs
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import RunJson
 
@@ -637,7 +635,7 @@ def test_initial_weights_of_another_run_are_an_error_and_so_are_missing_ones(tmp
 
 
 PLAIN = [
-    "run.json", "verdict.json", "metrics.csv", "costs.json", "records", "records/fit-seed0.steps", "twins/fit/records",
+    "run.json", "verdict.json", "metrics.csv", "records", "records/fit-seed0.steps", "twins/fit/records",
     "records/initial-seed0.npz", "records/fit-seed0-epoch001.npz", "checkpoints/fit", "checkpoints/fit/ckpt-1.index",
 ]  # fmt: skip
 
@@ -651,7 +649,6 @@ def test_files_of_a_run_are_plain_files_in_its_own_folder(tmp_path: Path, part: 
     RunJson(folder=run, options={}, identity="a").save()
     record(run, fit=FIT)
     InitialWeights(run)[0] = weights(1)
-    add_costs(run / COSTS, "fit", 0, {"step_seconds": 0.5})
     (run / "checkpoints" / "fit").mkdir(parents=True)
     (run / "checkpoints" / "fit" / "ckpt-1.index").write_bytes(b"x")
     (run / "twins").mkdir()
@@ -662,7 +659,7 @@ def test_files_of_a_run_are_plain_files_in_its_own_folder(tmp_path: Path, part: 
     def use(folder: Path) -> None:
         read_verdict(folder / "verdict.json")
         read_records(folder)
-        read_costs(folder / COSTS)
+        read_costs(folder)
         recover(folder)
 
     (tmp_path / "linked").symlink_to(run)
@@ -679,21 +676,16 @@ def test_files_of_a_run_are_plain_files_in_its_own_folder(tmp_path: Path, part: 
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
 
 
-def test_damaged_costs_are_an_error_and_do_not_stop_a_run_from_being_resumed(tmp_path: Path) -> None:
-    path = tmp_path / COSTS
-    recorder = Recorder(tmp_path, MetricsFile(tmp_path / "metrics.csv"), "fit", 0)
-    recorder.keep_costs({"step_seconds": 0.5, "peak_memory_bytes": None})
-    expected = {"fit": {"0": {"step_seconds": 0.5, "peak_memory_bytes": None}}}
-    assert read_costs(path) == expected
-    whole = path.read_text()
-    path.write_text(whole.replace("0.5", "0.7"))
-    with pytest.raises(RecordError, match=r"costs\.json: damaged, the costs of 'fit', seed 0 do not match"):
-        read_costs(path)
-    path.write_text("{}")
-    with pytest.raises(RecordError, match=r"costs\.json: damaged, it does not hold the costs of a run"):
-        read_costs(path)
-    (repair,) = recover(tmp_path)
-    assert repair.startswith(f"{path} was damaged and removed") and read_costs(path) == {}
+def test_costs_stand_beside_the_numbers_and_are_those_of_a_trainers_first_seed(tmp_path: Path) -> None:
+    for seed in (1, 0):
+        recorder = Recorder(tmp_path, MetricsFile(tmp_path / "metrics.csv"), "fit", seed)
+        recorder.keep_costs({"step_seconds": 0.5 + seed, "peak_memory_bytes": None})
+    recorder.rewind((0, EPOCH_END))
+    assert read_costs(tmp_path) == {"fit": {"step_seconds": 0.5, "peak_memory_bytes": None}}
+    path = tmp_path / "records" / "fit-seed0.json"
+    path.write_text(path.read_text().replace("0.5", "0.7"))
+    with pytest.raises(RecordError, match=r"fit-seed0\.json: damaged, its content does not match its checksum"):
+        read_costs(tmp_path)
 
 
 def test_a_run_that_cannot_be_repaired_stays_as_it_is(tmp_path: Path) -> None:
@@ -725,17 +717,6 @@ def test_columns_are_those_of_the_reference_first_whoever_reports_first(tmp_path
     assert [row["trainer"] for row in read_metrics(metrics.path)] == ["fit", "loop", "float64"]
     header, *rows = metrics.path.read_text().splitlines()
     assert header.startswith("trainer,seed,epoch,loss,accuracy,own,") and rows[0].startswith("fit,0,1,1.0,0.5,,")
-
-
-def test_costs_of_another_run_are_an_error(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        RunJson(folder=tmp_path / name, options={}, identity=name).save()
-        Recorder(tmp_path / name, MetricsFile(tmp_path / name / "metrics.csv"), "fit", 0).keep_costs({"seconds": 1})
-        assert read_costs(tmp_path / name / COSTS) == {"fit": {"0": {"seconds": 1}}}
-    shutil.copy(tmp_path / "a" / COSTS, tmp_path / "b" / COSTS)
-    with pytest.raises(RecordError, match=r"costs\.json: damaged, the costs of 'fit', seed 0 do not match"):
-        read_costs(tmp_path / "b" / COSTS)
 
 
 def test_a_device_is_not_replaced_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

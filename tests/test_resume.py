@@ -490,8 +490,7 @@ def test_a_run_whose_failure_may_pass_can_be_resumed(experiment, tmp_path, error
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b'model_checkpoint_path: "elsewhere/ckpt-9'])
-def test_damaged_costs_and_a_damaged_list_of_checkpoints_do_not_matter(experiment, begun, tmp_path, content):
-    (tmp_path / "run" / "costs.json").write_bytes(content)
+def test_a_damaged_list_of_checkpoints_does_not_matter(experiment, begun, tmp_path, content):
     (tmp_path / "run" / "checkpoints" / "interrupted" / "checkpoint").write_bytes(content)
     assert resumed(experiment, tmp_path).verdict == "identical"
     assert Interrupted.epochs == [range(3, EPOCHS + 1)] and left_by(tmp_path / "run") == begun

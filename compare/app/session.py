@@ -35,7 +35,7 @@ from compare.errors import NoVerdictError, RequestError, StorageError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import refuse_margins, shown_path
 from compare.options import as_json
-from compare.records import COSTS, EPOCH_END, End, InitialWeights, RecordError, has_records, kept, recover
+from compare.records import EPOCH_END, End, InitialWeights, RecordError, has_records, kept, recover
 from compare.records.files import refuse_folder
 from compare.records.model import stem_of
 from compare.records.reader import sidecar_path
@@ -151,7 +151,7 @@ def _begin_or_go_on(options: Trained, folder: Path) -> None:
         run.save(options=now, parallel=mode if now["parallel"] else {})
 
 
-WRITTEN = ("metrics.csv", COSTS, "verdict.json", "report.html", "comparison.png")
+WRITTEN = ("metrics.csv", "verdict.json", "report.html", "comparison.png")
 """The files that a run writes into its folder, or writes again."""
 
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from compare.naming import shown_path
 from compare.records.codec import decode, encode, unwritten
-from compare.records.costs import COSTS, read_costs
-from compare.records.files import checksum, read_checked, replace_file, storing, write_checked
+from compare.records.files import checksum, read_checked, replace_file, write_checked
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, MetricsFile, filled, read_metrics
 from compare.records.model import (
     EPOCH_END,
@@ -105,6 +104,11 @@ def read_numbers(folder: Path) -> dict[_Key, dict[int, dict[str, float]]]:
     return {key: _numbers(each, rows.get(key, []), folder / "metrics.csv") for key, each in sidecars.items()}
 
 
+def read_costs(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """What the first training of each trainer cost beside its seconds per epoch (see ``Sidecar``)."""
+    return {trainer: sidecar.costs for (trainer, _), sidecar in sorted(_sidecars(folder).items(), reverse=True)}
+
+
 def _numbers(sidecar: Sidecar, rows: Sequence[Mapping[str, str]], path: Path) -> dict[int, dict[str, float]]:
     return {int(row["epoch"]): _logs(row, sidecar.reported, path) for row in rows}
 
@@ -168,7 +172,7 @@ _Types = dict[int, dict[str, str]]
 
 
 def recover(folder: Path, *, finished: bool = False) -> list[str]:
-    """Repairs files that a process left in the middle of a write, and removes a damaged ``costs.json``.
+    """Repairs files that a process left in the middle of a write.
 
     A ``finished`` run has all rows of its records, and its last line was written whole.
 
@@ -204,12 +208,6 @@ def recover(folder: Path, *, finished: bool = False) -> list[str]:
             read_weights(weights_path(sidecar.stem, epoch), crc32)
         if sidecar.variables and run_of(folder).exists():
             read_initial(folder, sidecar.seed)
-    try:
-        read_costs(folder / COSTS)
-    except RecordError:
-        with storing(folder / COSTS):
-            (folder / COSTS).unlink()
-        repairs.append(f"{folder / COSTS} was damaged and removed; the costs measured so far are lost")
     return repairs
 
 
@@ -271,6 +269,9 @@ class Sidecar:
         rows_sha256: for each finished epoch, a checksum of its row of ``metrics.csv``.
         weights_crc32: for each epoch whose weights were kept, the CRC-32 of their file.
         end: how training ended; None if it has not.
+        costs: beside the seconds per epoch, the duration of the first step and of a later step in seconds, the peak
+            memory in bytes (None if unknown), and ``own_peak``: whether that covers only this training, else the time
+            since the process started.
         stem: the common prefix of the paths of the files.
     """
 
@@ -285,6 +286,7 @@ class Sidecar:
     weights_crc32: dict[int, int]
     blocks: tuple[Block, ...]
     end: End | None = None
+    costs: dict[str, Any] = field(default_factory=dict)
     stem: Path = field(default=Path(), metadata=unwritten(Path()))
 
     @classmethod

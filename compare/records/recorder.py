@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from compare.records.costs import COSTS, add_costs
 from compare.records.files import append_to_file, checksum, replace_file, storing
 from compare.records.metrics_csv import MetricsFile, is_float32
 from compare.records.model import (
@@ -51,7 +50,7 @@ class Recorder:
         self, folder: Path, metrics: MetricsFile, trainer: str, seed: int, live: Sink = lambda record: None
     ) -> None:
         self.metrics, self._live = metrics, live
-        self._folder, self._trainer, self._seed = folder, trainer, seed
+        self._trainer, self._seed = trainer, seed
         self._sidecar = Sidecar.of(folder, trainer, seed)
         self._stem = self._sidecar.stem
         with storing(self._stem):
@@ -75,8 +74,7 @@ class Recorder:
 
     def keep_costs(self, costs: dict[str, Any]) -> None:
         """Writes the trainer's costs so far (see ``compare.engine.costs``)."""
-        with self.metrics.lock:
-            add_costs(self._folder / COSTS, self._trainer, self._seed, costs)
+        self._write_sidecar(costs=costs)
 
     def end(self, end: End) -> None:
         """Records that the trainer finished, and how."""

@@ -26,7 +26,7 @@ page and place in the list of runs, too, which are made from its files."""
 SCHEMA, OF_VERDICTS = 2, 1
 """The versions of the formats of ``run.json`` and ``verdict.json``."""
 
-READ_BACK = ("run.json", "verdict.json", "metrics.csv", "costs.json", "records", "checkpoints", "twins")
+READ_BACK = ("run.json", "verdict.json", "metrics.csv", "records", "checkpoints", "twins")
 """The files and folders in a run's folder that are read back."""
 
 Strategy = TypedDict(

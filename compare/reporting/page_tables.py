@@ -86,7 +86,7 @@ def cost_rows(files: RunFiles) -> list[dict[str, Any]]:
         first = [columns["seconds"][1] for columns in runs if 1 in columns["seconds"]]
         later = [v for columns in runs for e, v in columns["seconds"].items() if e > 1]
         rates = [v for columns in runs for e, v in columns["examples_per_second"].items() if e > 1 and len(later) > 1]
-        costs: Mapping[str, Any] = next(iter(files.costs.get(name, {}).values()), {})
+        costs = files.costs.get(name, {})
         peak = costs.get("peak_memory_bytes")
         table.append(
             {

@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from compare.records import COSTS, RecordError, has_records, read_costs, read_numbers, read_rows
+from compare.records import RecordError, has_records, read_costs, read_numbers, read_rows
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, Curves, columns_of
 from compare.records.run_json import read_run
 from compare.reporting.sentences import worst_first
@@ -22,14 +22,15 @@ from compare.verdict.model import Comparison, Verdict
 class RunFiles:
     """The content of a run's files, None or empty without one, with the values that are derived from several of them.
 
-    ``rows`` are those of ``metrics.csv``, ``noise`` the curves of the noise twins of each candidate that has some.
+    ``rows`` are those of ``metrics.csv``, ``costs`` those of each trainer's first training, ``noise`` the curves of the
+    noise twins of each candidate that has some.
     """
 
     folder: Path
     run: Mapping[str, Any]
     verdict: Verdict | None
     rows: Sequence[Mapping[str, str]]
-    costs: Mapping[str, Any]
+    costs: Mapping[str, Mapping[str, Any]]
     noise: Sequence[Curves]
 
     @property
@@ -115,7 +116,7 @@ class RunFiles:
 
 def sources(folder: Path) -> list[str]:
     """The files and folders from which a run's pages are drawn, as far as they are there."""
-    names = [name for name in ("run.json", "verdict.json", "metrics.csv", COSTS) if (folder / name).is_file()]
+    names = [name for name in ("run.json", "verdict.json", "metrics.csv") if (folder / name).is_file()]
     names += ["records"] * has_records(folder)
     return [*names, *["twins"] * any(folder.glob("twins/*/metrics.csv"))]
 
@@ -141,4 +142,4 @@ def verdict_of(folder: Path) -> Verdict | None:
 def read(folder: Path) -> RunFiles:
     twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     noise = [columns_of(rows) for rows in twins if rows]
-    return RunFiles(folder, read_run(folder), verdict_of(folder), read_rows(folder), read_costs(folder / COSTS), noise)
+    return RunFiles(folder, read_run(folder), verdict_of(folder), read_rows(folder), read_costs(folder), noise)
