@@ -26,7 +26,7 @@ def metric_chart(files: RunFiles, name: str) -> Chart:
     for number, label, hollow, seeds in _columns(files, name):
         series += _curves(label, min(number, 5), hollow, seeds)
     series.sort(key=lambda line: line.style)
-    return _metric_chart(name, series, files.epochs)
+    return chart_of_metric(name, series, files.epochs)
 
 
 def _columns(files: RunFiles, metric: str) -> Iterator[tuple[int, str, bool, dict[int, Values]]]:
@@ -54,7 +54,7 @@ def _curves(label: str, style: int, hollow: bool, seeds: Mapping[int, Values], *
     return lines
 
 
-def _metric_chart(name: str, series: Sequence[Series], epochs: int, views: Sequence[View] = ()) -> Chart:
+def chart_of_metric(name: str, series: Sequence[Series], epochs: int, views: Sequence[View] = ()) -> Chart:
     shown = [v for line in series for v in line.points.values() if math.isfinite(v)]
     least, most = min(shown, default=0.0), max(shown, default=1.0)
     axis = logarithmic(least, most) if least > 0 and most > 1000 * least else linear(least, most)
@@ -188,7 +188,7 @@ def overlaid_metric(runs: Sequence[tuple[str, RunFiles]], name: str) -> Chart:
     series.sort(key=lambda line: not line.wide)
     lengths = [files.epochs for _, files in runs]
     last = max(lengths, default=1)
-    return _metric_chart(name, series, last, views_of_lengths(lengths, "epoch"))
+    return chart_of_metric(name, series, last, views_of_lengths(lengths, "epoch"))
 
 
 # Means over seeds, their differences, and the effect of rounding on them

@@ -130,7 +130,7 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
     seconds = pictures.seconds_chart(files)
     add(grid[1, -1], seconds, "time per epoch\n(the first includes tracing)" if seconds else "")
     interval = "\npale: 95% interval of the mean" if files.seeds >= pictures.FEWEST else ""
-    _legend(
+    draw_legend(
         legend,
         {name: min(files.names.index(name), 5) for name in trainers},
         validation=any(name.startswith("val_") for name in files.columns),
@@ -170,7 +170,7 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
     return lines
 
 
-def _legend(ax: Axes, styles: Mapping[str, int], *, validation: bool, crosses: bool, more: str) -> None:
+def draw_legend(ax: Axes, styles: Mapping[str, int], *, validation: bool, crosses: bool, more: str) -> None:
     """Draws the legend of the trainers, whose numbers are ``styles``, with the text ``more`` below it."""
     rows: list[Artist] = []
     for trainer, style in styles.items():

@@ -67,7 +67,7 @@ class _Steps:
         self.seed = f", seed {self.longest.seed}" if files.seeds > 1 else ""
         self.new = (1 + np.flatnonzero(np.diff(gaps.epochs))).tolist()  # where epochs begin
         by_epoch = bool(self.new) and self.unit != "epoch"
-        self.axis = _span(gaps.last, gaps.first)
+        self.axis = span(gaps.last, gaps.first)
         if by_epoch:
             starts = sorted({1 - gaps.first, *self.new})
             every = max(1, math.ceil(len(starts) / 10))
@@ -103,7 +103,7 @@ def _timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart:
     bands, labels = _rounding_bands([gaps for _, _, gaps in compared], math.ceil(len(longest.steps) / STOPS))
     equal = all(gaps.equal.all() for _, _, gaps in compared)
     labels.append((0.0, f"equal, bit for bit, after every {steps.unit}" if equal else "equal, bit for bit"))
-    return _chart_of_steps(
+    return chart_of_steps(
         f"Weight gap after every {steps.unit}{steps.seed}",
         "; ".join(f"{entry.candidate}: {where(entry)}" for entry, _, _ in compared),
         steps.axis,
@@ -119,7 +119,7 @@ def _timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart:
     )
 
 
-def _chart_of_steps(
+def chart_of_steps(
     title: str, summary: str, axis: Axis, series: Sequence[Series], heights: Sequence[float] = (), **more: Any
 ) -> Chart:
     """The chart of weight gaps, whose vertical axis shows the lines, and other ``heights``."""
@@ -174,7 +174,7 @@ def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band]
     return [Band("rounding", area)], [(list(area.values())[-1][1], "one rounding of every weight")]
 
 
-def _span(last: int, first: int = 1) -> Axis:
+def span(last: int, first: int = 1) -> Axis:
     """An axis of whole numbers from ``first`` to ``last`` with a little padding."""
     length = max(last - first, 1) / 0.98
     return Axis(first - 0.01 * length, first + 0.99 * length, counts(last, first).ticks)
@@ -202,8 +202,8 @@ def _all_equal(entries: Sequence[Comparison], files: RunFiles) -> Chart:
         lines.append(Series(f"{entry.candidate} − {name}", style, points, tooltips=tooltips, key=key))
     text = f"equal, bit for bit, after every {unit}"
     title, labels = f"Weight gap after every {unit}", [(0.0, text)]
-    return _chart_of_steps(
-        title, f"All weights are {text}.", _span(steps), lines, [1e-2], x_name=unit, labels=labels, markers=False
+    return chart_of_steps(
+        title, f"All weights are {text}.", span(steps), lines, [1e-2], x_name=unit, labels=labels, markers=False
     )
 
 
@@ -219,10 +219,10 @@ def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
         starts = _starts(gaps, 1 + len(gaps.steps) * STOPS // every, None)
         label = f"{runs[i][0]}: {entry.candidate} \N{MINUS SIGN} {reference}"
         lines.append(_gap_line(label, 1 + i % 5, gaps, starts, f"r{i}"))
-    return _chart_of_steps(
+    return chart_of_steps(
         "Weight gap after every step",
         "; ".join(f"{runs[i][0]}, {entry.candidate}: {where(entry)}" for i, entry, _, _ in compared),
-        _span(every, initial),
+        span(every, initial),
         lines,
         x_name="step of the run",
         labels=[(0.0, "equal, bit for bit")],

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from jinja2 import ChoiceLoader, FileSystemLoader
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, MaxNLocator
 from PIL import Image
 
 from compare.check.causes import CATALOGUE, data, loss, loss_of_examples, not_finite, optimizer, reporting, step
 from compare.check.causes.base import Cause
 from compare.records import replace_file
+from compare.reporting import plots
+from compare.reporting.charts import Chart, Series
 from compare.reporting.html import environment
-from compare.reporting.plots import PALE
+from compare.reporting.pictures import chart_of_metric
+from compare.reporting.weight_pictures import chart_of_steps, span
 from scripts import tables
 
 RESULTS, EPOCHS, STEPS, EXAMPLE = "traps.csv", "epochs.csv", "steps.csv", "example.csv"
@@ -37,7 +38,7 @@ FAMILIES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("Which examples, which weights, and validation", data.CAUSES),
     ("The numbers that are printed", reporting.CAUSES),
 )
-DARK = "#000000"
+TRAINERS = ("fit", "loop")
 COLOURS = 48
 
 
@@ -88,18 +89,20 @@ class Shown:
 def draw(folder: Path, id: str, data: Data) -> Path:
     """Draws the plot of one cause next to the tables, and returns its path."""
     shown = Shown(data, id)
-    figure = Figure(figsize=(9.8, 3.3), dpi=100, layout="constrained")
+    charts = {}
+    for metric in ("loss", shown.metric):
+        last = ", ".join(f"{trainer} {shown.last(trainer, f'val_{metric}')}" for trainer in TRAINERS)
+        charts[f"{metric}: in the last validation\n{last}"] = _metric_chart(shown, metric)
+    equal = f"equal, bit for bit, in all {len(shown.gaps)} steps"
+    text = equal if shown.first is None else f"differ {_place(shown)}"
+    charts[f"largest gap of any weight\nweights {text}"] = _gap_chart(shown)
+    figure = Figure(figsize=(12, 3.1), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 3, width_ratios=[1, 1, 1.15])
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
-        axes.set_axisbelow(True)
-    _draw_metric(panels[0], shown, "loss", "loss")
-    unit = {"accuracy": "accuracy (fraction right)", "mae": "mean absolute error"}[shown.metric]
-    _draw_metric(panels[1], shown, shown.metric, unit)
-    _draw_gaps(panels[2], shown)
-    _legend(figure)
+    *panels, legend = figure.subplots(1, 4, width_ratios=[1, 1, 1.15, 1.05])
+    for axes, (title, chart) in zip(panels, charts.items(), strict=True):
+        plots.draw_panel(axes, chart, title)
+    crosses = any(series.crosses for chart in charts.values() for series in chart.series)
+    plots.draw_legend(legend, {name: i for i, name in enumerate(TRAINERS)}, validation=True, crosses=crosses, more="")
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     path = folder / f"{id}.png"
@@ -108,71 +111,24 @@ def draw(folder: Path, id: str, data: Data) -> Path:
     return path
 
 
-def _layers(trainer: str, validation: bool) -> list[dict[str, Any]]:
-    """The line styles of a trainer: fit is a wide pale line, the loop a thin dark one on top; validation is hollow."""
-    if trainer == "fit":
-        band = {"color": PALE, "linewidth": 8, "solid_capstyle": "round", "zorder": 2.1}
-        return [band, *([band | {"color": "white", "linewidth": 5, "zorder": 2.2}] if validation else [])]
-    hollow = {"markerfacecolor": "white" if validation else DARK}
-    return [{"color": DARK, "linewidth": 1.4, "marker": "o", "markersize": 4.5, "zorder": 3} | hollow]
+def _metric_chart(shown: Shown, metric: str) -> Chart:
+    columns = [(i, hollow, f"val_{metric}" if hollow else metric) for i in (0, 1) for hollow in (True, False)]
+    series = [
+        Series(f"{TRAINERS[i]} {column}", i, dict(enumerate(shown.curve(TRAINERS[i], column), 1)), hollow)
+        for i, hollow, column in columns
+    ]
+    return chart_of_metric(metric, series, shown.epochs)
 
 
-def _draw_metric(axes: Axes, shown: Shown, metric: str, label: str) -> None:
-    finite: list[float] = []
-    epochs = range(1, shown.epochs + 1)
-    for trainer in ("fit", "loop"):
-        for validation in (True, False):
-            values = shown.curve(trainer, f"val_{metric}" if validation else metric)
-            for layer in _layers(trainer, validation):
-                axes.plot(epochs, [v if math.isfinite(v) else math.nan for v in values], clip_on=False, **layer)
-            finite += [value for value in values if math.isfinite(value)]
-            missing = [epoch for epoch, value in zip(epochs, values, strict=True) if not math.isfinite(value)]
-            _cross(axes, missing, "not a number")
-    if finite and min(finite) > 0 and max(finite) > 100 * min(finite):
-        axes.set_yscale("log")
-    axes.set_xlim(0.7, shown.epochs + 0.3)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(label)
-    last = ", ".join(f"{trainer} {shown.last(trainer, f'val_{metric}')}" for trainer in ("fit", "loop"))
-    axes.set_title(f"{metric}: in the last validation\n{last}", loc="left", fontsize=9.5)
-
-
-def _cross(axes: Axes, places: Sequence[float], text: str) -> None:
-    """Marks places without a number at the upper edge."""
-    if places:
-        edge = axes.get_xaxis_transform()
-        style: dict[str, Any] = {"markeredgewidth": 1.8, "markersize": 5, "zorder": 5, "transform": edge}
-        axes.plot(places, [0.97] * len(places), "x", color="#D55E00", clip_on=False, **style)
-        axes.text(places[0], 0.9, text, color="#A04600", fontsize=8.5, transform=edge, va="top")
-
-
-def _draw_gaps(axes: Axes, shown: Shown) -> None:
-    gaps = shown.gaps
-    numbers = [gap for gap in gaps if math.isfinite(gap) and gap > 0]
-    floor = 10.0 ** math.floor(math.log10(min([*numbers, 1e-8])))
-    top = 10.0 ** math.ceil(math.log10(max([*numbers, 1.0])) + 0.3)
-    axes.set_yscale("symlog", linthresh=floor, linscale=0.7)
-    axes.set_ylim(-floor / 4, top)
-    decades = range(round(math.log10(floor)), round(math.log10(top)) + 1)
-    axes.yaxis.set_major_locator(FixedLocator([0, *(10.0**d for d in decades[:: math.ceil(len(decades) / 6)])]))
-    axes.yaxis.set_major_formatter(lambda y, _: f"$10^{{{round(math.log10(y))}}}$" if y > 0 else "0")
-    axes.yaxis.set_minor_locator(FixedLocator([]))
-    axes.axhline(0, color="#777777", linewidth=1)
+def _gap_chart(shown: Shown) -> Chart:
     per_epoch = int(shown.result["fit_steps"])
-    for epoch in range(1, shown.epochs):
-        axes.axvline(epoch * per_epoch + 0.5, color="#EEEEEE", linewidth=0.8, zorder=0)
-    steps = range(1, len(gaps) + 1)
-    axes.plot(steps, [g if math.isfinite(g) else math.nan for g in gaps], color="#B34700", linewidth=2, clip_on=False)
-    lacking = [i for i, gap in zip(steps, shown.steps["gap"], strict=True) if not gap]
-    _cross(axes, lacking, "no such step")
-    _cross(axes, [i for i, gap in zip(steps, gaps, strict=True) if not math.isfinite(gap) and i not in lacking], "NaN")
-    axes.set_xlim(0, len(gaps) + 1)
-    axes.set_xlabel(f"optimizer step ({per_epoch} an epoch)")
-    axes.set_ylabel("|loop \N{MINUS SIGN} fit|, 0: equal")
-    equal = f"equal, bit for bit, in all {len(gaps)} steps"
-    text = equal if shown.first is None else f"differ {_place(shown)}"
-    axes.set_title(f"largest gap of any weight\nweights {text}", loc="left", fontsize=9.5)
+    gaps = Series("loop \N{MINUS SIGN} fit", 1, dict(enumerate(shown.gaps, 1)))
+    ends = [epoch * per_epoch + 0.5 for epoch in range(1, shown.epochs)]
+    name, labels = f"optimizer step ({per_epoch} an epoch)", [(0.0, "equal")]
+    chart = chart_of_steps(
+        "", "", span(len(gaps.points)), [gaps], x_name=name, labels=labels, lines=ends, markers=False
+    )
+    return replace(chart, y_name="|loop \N{MINUS SIGN} fit|")
 
 
 def _place(shown: Shown) -> str:
@@ -184,15 +140,6 @@ def _place(shown: Shown) -> str:
     if step is None or step > int(shown.result["fit_steps"]):  # seen only at the end, or after the last step of fit
         return f"from the end of epoch {epoch} on"
     return f"from step {step} of epoch {epoch} on"
-
-
-def _legend(figure: Figure) -> None:
-    entries = [(trainer, validation) for trainer in ("fit", "loop") for validation in (False, True)]
-    # The layers of one entry are drawn on top of each other; Matplotlib's type hints allow single artists only.
-    handles: list[Any] = [tuple(Line2D([], [], **layer) for layer in _layers(*entry)) for entry in entries]
-    names = {"fit": "fit", "loop": "the loop with this bug"}
-    labels = [f"{names[trainer]}, {'validation' if validation else 'training'}" for trainer, validation in entries]
-    figure.legend(handles, labels, loc="outside upper left", ncols=4, frameon=False, fontsize=9, handlelength=2.6)
 
 
 # The page
