@@ -213,6 +213,26 @@ def test_rows_are_appended_and_earlier_ones_left_alone(tmp_path: Path) -> None:
     assert os.stat(metrics.path).st_ino == file, "appended to, not written anew"
 
 
+def test_a_copy_of_hard_links_is_left_as_it_is(tmp_path: Path) -> None:
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    run.mkdir()
+    metrics = MetricsFile(run / "metrics.csv")
+    recorder = train(run, metrics, "fit", FIT[:1])
+    shutil.copytree(run, copy, copy_function=os.link)
+    before = {path: path.read_bytes() for path in copy.rglob("*.*")}
+    end_epoch(recorder, 2, FIT[1])
+    assert {path: path.read_bytes() for path in copy.rglob("*.*")} == before
+    assert [len(read_records(folder)[0].logs) for folder in (run, copy)] == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "records/fit-seed0.steps"])
+def test_a_file_that_is_removed_while_the_run_goes_on_is_said_to_be(tmp_path: Path, name: str) -> None:
+    recorder = train(tmp_path, MetricsFile(tmp_path / "metrics.csv"), "fit", FIT[:1])
+    (tmp_path / name).unlink()
+    with pytest.raises(StorageError, match=rf"{name} was removed meanwhile, run it again"):
+        end_epoch(recorder, 2, FIT[1])
+
+
 def test_a_later_trainers_other_metrics_widen_the_table(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.csv")
     row(metrics, "fit", 1, loss=0.5, accuracy=0.75)
