@@ -16,12 +16,14 @@ from compare.engine.select_keras import select_keras
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
 from compare.modes import Trained, Training
 from compare.records import End
-from compare.records.run_json import FailureEntry, RunJson
+from compare.records.codec import encode
+from compare.records.run_json import RunJson
 from compare.reporting.jupyter import progress
 from compare.reporting.terminal import RunningGap, TrainerProgress, tell
 from compare.request import TRAINERS, Task
 from compare.user_errors import describe
 from compare.verdict.judge import FLOAT64
+from compare.verdict.model import Failure
 
 if TYPE_CHECKING:
     from compare.check import Report
@@ -118,8 +120,7 @@ class Session:
             "smaller --batch-size",
             MAY_PASS: f"if its cause has passed, continue with --resume; else {remedy}",
         }
-        failure: FailureEntry = {"side": name, "error": text, "remedy": remedies[kind]}
-        failures.append(failure | {"may_pass": True} if kind else failure)
+        failures.append(encode(Failure(name, text, remedies[kind], may_pass=bool(kind))))
         tell(self.console, f"{name} failed: {text}", style="red")
 
     def checker(self) -> Callable[[Trainer], Report]:

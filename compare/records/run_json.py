@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from compare.errors import RequestError
 from compare.naming import refuse_unreadable, renamed, shown_path
@@ -29,41 +29,6 @@ SCHEMA, OF_VERDICTS = 2, 1
 READ_BACK = ("run.json", "verdict.json", "metrics.csv", "records", "checkpoints", "twins")
 """The files and folders in a run's folder that are read back."""
 
-Strategy = TypedDict(
-    "Strategy",
-    {"name": str, "class": str, "replicas": int, "workers": int, "global_batch_size": int, "devices": list[str]},
-)
-
-
-class Data(TypedDict):
-    """The data set of a run; checksums are hexadecimal SHA-256 digests."""
-
-    source: str
-    training_examples: int
-    validation_examples: int
-    training_sha256: str
-    validation_sha256: str
-
-
-class FailureEntry(TypedDict):
-    """Why a trainer has no result; ``side`` is its name, or empty if all trainers failed.
-
-    ``may_pass``: the failure may have had a passing cause, such as a full disk: ``--resume`` trains it again.
-    """
-
-    side: str
-    error: str
-    remedy: str
-    may_pass: NotRequired[bool]
-
-
-class WarningEntry(TypedDict):
-    """One finding of the preflight checks."""
-
-    id: str
-    severity: str
-    message: str
-
 
 @dataclass(kw_only=True)
 class RunJson:
@@ -75,10 +40,13 @@ class RunJson:
         notes: notes shown with every result, such as "sample of the data set".
         models: of two scripts that train several models, the names of the records of all but the first, in pairs.
         unpaired: of two scripts, what could not be compared, and why: other trainings, or weights that one has alone.
+        strategy: its name, class, devices, global batch size, and numbers of replicas and workers.
+        data: the source of the data set, and the number of examples and the SHA-256 of each part.
         started: when training started (ISO 8601, UTC).
         code: SHA-256 digests of this package and of the user's files, by name.
         resumed: the times at which the run was resumed (ISO 8601, UTC).
-        preflight: the findings of the checks before training.
+        preflight: the findings of the checks before training: id, severity and message.
+        failures: why a trainer, or all, have no result, as ``compare.verdict.model.Failure``.
         initial_weights_sha256: the SHA-256 digests of the initial weights, by seed.
         parallel: how ``--parallel`` divides the processor; empty where one trainer trains after the other.
         study: how the trainings of a study were distributed.
@@ -100,16 +68,16 @@ class RunJson:
     trainers: list[str] | None = None
     models: list[list[str]] | None = None
     unpaired: dict[str, str] | None = None
-    strategy: Strategy | None = None
-    data: Data | None = None
+    strategy: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
     versions: dict[str, str] | None = None
     machine: dict[str, Any] | None = None
     threads: dict[str, int] | None = None
     started: str | None = None
     code: dict[str, str] | None = None
     resumed: list[str] | None = None
-    preflight: list[WarningEntry] | None = None
-    failures: list[FailureEntry] | None = None
+    preflight: list[dict[str, str]] | None = None
+    failures: list[dict[str, Any]] | None = None
     initial_weights_sha256: dict[str, str] | None = None
     parallel: dict[str, int] | None = None
     study: dict[str, Any] | None = None

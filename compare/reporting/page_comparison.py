@@ -165,7 +165,7 @@ def in_this_run(entry: Comparison, kind: str, cause: Finding, files: RunFiles, r
         return ""
     if kind == REPORTING:
         return _numbers(entry, cause.metrics, files, reference)
-    return " ".join(filter(None, [_weights(entry, files), _last_epoch(entry, files, reference)]))
+    return _weights(entry, files)
 
 
 def _weights(entry: Comparison, files: RunFiles) -> str:
@@ -191,23 +191,6 @@ def _short_batch(step: int, files: RunFiles) -> str:
     if not count or not size or not count % size or step != count // size + 1:
         return ""
     return f", the last of the epoch, whose batch has {count % size} examples instead of {size}"
-
-
-def _last_epoch(entry: Comparison, files: RunFiles, reference: str) -> str:
-    """What both sides reported for the last epoch that both finished."""
-    sides = _rows(entry, files, reference)
-    epochs = set.intersection(*(set(rows) for rows in sides.values())) if len(sides) == 2 else set()
-    if not epochs:
-        return ""
-    last = max(epochs)
-    names = [name for name in ("val_loss", "loss") if all(rows[last].get(name) for rows in sides.values())][:1]
-    names += [name for name in files.columns if name.startswith("val_") and name not in names][:1]
-    shown = [
-        f"{name} is {' and '.join(f'{rows[last][name]} with {side}' for side, rows in sides.items())}"
-        for name in names
-        if all(rows[last].get(name) for rows in sides.values())
-    ]
-    return f"After epoch {last}, {'; '.join(shown)}." if shown else ""
 
 
 def _numbers(entry: Comparison, concerned: Sequence[str], files: RunFiles, reference: str) -> str:

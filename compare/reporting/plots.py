@@ -87,7 +87,7 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
     trainers = [name for name in files.names if name in {trainer for trainer, _ in files.curves}]
     study = any(each.study for each in comparisons)
     compared = [] if study else [one for one in gaps if one[0].candidate in trainers]
-    weights = weight_pictures.timeline(files, compared) if compared else None
+    weights = weight_pictures.timeline(files, compared)
     numbers = weights is None or any(each.reporting.verdict == "different" for each in comparisons)
 
     panels = max(len(shown), 1)

@@ -16,8 +16,6 @@ import xxhash
 from rich.console import Console
 from rich.text import Text
 
-from compare.check.causes import CATALOGUE
-from compare.check.causes.base import REPORTING
 from compare.check.stage_views import stage_sentence
 from compare.naming import Code, printable
 from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, StepRecord, total_norm
@@ -25,6 +23,7 @@ from compare.reporting.live import UNLIMITED, live_line, progress_line
 from compare.reporting.sentences import (
     causes,
     misnamed,
+    only_of_reporting,
     sentence,
     silent,
     stops,
@@ -342,9 +341,7 @@ def headline(worst: Comparison) -> list[str]:
 
 def _leading(worst: Comparison) -> Sequence[Finding]:
     """The first cause; none where weights differ, and the cause is one of reported numbers."""
-    of_numbers = all(CATALOGUE[each.id].kind == REPORTING for each in worst.causes)
-    unexplained = worst.training.verdict == DIFFERENT and of_numbers
-    return () if unexplained else worst.causes[:1]
+    return () if only_of_reporting(worst) else worst.causes[:1]
 
 
 def in_short(verdict: Verdict, options: str) -> str:

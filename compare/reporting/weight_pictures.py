@@ -12,7 +12,7 @@ import numpy as np
 
 from compare.reporting import svg
 from compare.reporting.charts import Axis, Band, Chart, Series, View, counts, logarithmic
-from compare.reporting.gaps import GapSeries, gaps_of, reference_name
+from compare.reporting.gaps import GapSeries, gaps_of
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import where
 from compare.verdict.model import Comparison
@@ -35,16 +35,6 @@ def compared_gaps(files: RunFiles) -> list[Compared]:
     if files.verdict is None or files.scope == "check":
         return []
     return gaps_of(files.folder, replace(files.verdict, comparisons=entries))
-
-
-def timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart | None:
-    """The distance of all weights after every step; None if there is nothing to draw."""
-    entries = [each for each in files.comparisons if not each.failure]
-    if compared:
-        return _timeline(files, compared)
-    if entries and files.scope != "check" and all(each.training.verdict == "identical" for each in entries):
-        return _all_equal(entries, files)  # then every gap is 0
-    return None
 
 
 def strips(files: RunFiles, compared: Sequence[Compared]) -> list[dict[str, Any]]:
@@ -93,7 +83,10 @@ class _Steps:
         return [everything, *views] if views else []
 
 
-def _timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart:
+def timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart | None:
+    """The distance of all weights after every step; None if there is nothing to draw."""
+    if not compared:
+        return None
     steps = _Steps(files, compared)
     longest, lines = steps.longest, []
     for number, (entry, reference, gaps) in enumerate(compared):
@@ -189,22 +182,6 @@ def unit_of(entries: Sequence[Comparison]) -> str:
     if entries and not any(entry.training.steps_compared for entry in entries):
         return "epoch"
     return "call" if any(entry.training.steps_made for entry in entries) else "step"
-
-
-def _all_equal(entries: Sequence[Comparison], files: RunFiles) -> Chart:
-    """The timeline of identical runs whose fingerprints are missing."""
-    unit = unit_of(entries)
-    steps = max(entry.training.steps_compared for entry in entries) or files.epochs
-    points, lines = {1: 0.0, float(steps): 0.0}, []
-    for number, entry in enumerate(entries):
-        name, tooltips = reference_name(entry, files.names[0]), dict.fromkeys(points, "equal, bit for bit")
-        style, key = style_of(files, entry.candidate), f"g{number}"
-        lines.append(Series(f"{entry.candidate} − {name}", style, points, tooltips=tooltips, key=key))
-    text = f"equal, bit for bit, after every {unit}"
-    title, labels = f"Weight gap after every {unit}", [(0.0, text)]
-    return chart_of_steps(
-        title, f"All weights are {text}.", span(steps), lines, [1e-2], x_name=unit, labels=labels, markers=False
-    )
 
 
 def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
