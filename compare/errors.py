@@ -35,6 +35,10 @@ class NoVerdictError(RuntimeError):
     status = EXIT_NO_VERDICT
 
 
+class PartFailedError(NoVerdictError):
+    """A trainer failed in a task of a cluster that is not its chief."""
+
+
 class StorageError(NoVerdictError):
     """A file of a run could not be written (the disk is full, say); earlier files are kept.
 

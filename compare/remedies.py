@@ -21,6 +21,7 @@ REMEDIES = {
     "failed to map segment|[Cc]annot allocate memory": (
         "there is too little memory: free some, or allow more (ulimit -v)"
     ),
+    "Collective ops is aborted by": "another process of the cluster has ended: what it printed last says why",
     # Data.
     "Random ops require a seed": (
         "give shuffle a seed, such as shuffle(n, seed=epoch, reshuffle_each_iteration=False), and random images "

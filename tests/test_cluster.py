@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,12 +21,12 @@ from processes import children
 from rich.console import Console
 
 import compare
-from compare.app import cluster_session
+from compare.app import cluster_member, cluster_session
 from compare.app.cluster_session import _free_ports, _wait
 from compare.engine import tf_config
 from compare.errors import NoVerdictError, RequestError
 from compare.options import as_json, request
-from compare.records.run_json import RunJson
+from compare.records.run_json import INTERRUPTED, TRAINING, RunJson
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["--experiment", "fashion-mnist-sample", "--train-examples", "288", "--batch-size", "32", "--epochs", "1"]
@@ -114,6 +115,35 @@ def test_a_worker_with_other_options_than_its_chief_is_refused(tmp_path, monkeyp
     told = "this worker: the run began with --epochs 3, this request has 4: give the original options"
     with pytest.raises(RequestError, match=told):
         cluster_session.take_part(request(strategy="multi-worker", epochs=4), tmp_path, Console())
+
+
+@pytest.mark.parametrize(
+    ("status", "raised", "told"),
+    [
+        (INTERRUPTED, KeyboardInterrupt, "the chief was interrupted; continue on every machine with the same command"),
+        (TRAINING, NoVerdictError, "loop failed: UnavailableError: Collective ops is aborted by: x; another process "),
+    ],
+)
+def test_a_worker_that_cannot_train_ends_with_a_status_and_one_line(
+    tmp_path, capsys, monkeypatch, status, raised, told
+):
+    lost = type("UnavailableError", (Exception,), {"__module__": "tensorflow"})("Collective ops is aborted by: x")
+    session = Mock(trainers=["loop", "loop-2"], options=Mock(all_seeds=[0]))
+    monkeypatch.setattr(cluster_session, "Session", Mock(begin=Mock(return_value=session)))
+    monkeypatch.setattr(cluster_session, "train_on", Mock(side_effect=lost))
+    for name, found in (("select_keras", None), ("preflight_problems", ()), ("is_done", False)):
+        monkeypatch.setattr(cluster_session, name, Mock(return_value=found))
+    options = request(strategy="multi-worker", trainers=("loop", "loop"))
+    RunJson(folder=tmp_path, options=as_json(options), status=status).save()
+    with pytest.raises(raised, match=f"^{told}"):
+        cluster_session.take_part(options, tmp_path, Console())
+    assert capsys.readouterr().err == ""
+    if raised is NoVerdictError:  # among processes of this machine, its chief is not stopped for it
+        monkeypatch.setattr(
+            cluster_member, "carry_out_and_report", partial(cluster_session.take_part, console=Console())
+        )
+        assert cluster_member._carry_out(options, tmp_path) == 0
+        assert capsys.readouterr().err.startswith(told)
 
 
 # In the gate, test_preflight finds these problems, and reports another before training.

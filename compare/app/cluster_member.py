@@ -9,8 +9,10 @@ from pathlib import Path
 from compare import signals
 from compare.app.cli import carry_out_and_report
 from compare.app.processes import end_with
-from compare.app.standard_streams import ending
+from compare.app.standard_streams import ending, fail
+from compare.errors import PartFailedError
 from compare.options import request
+from compare.request import Request
 
 
 def main() -> int:
@@ -20,7 +22,14 @@ def main() -> int:
     told = json.loads(sys.argv[2])
     sys.path[:] = told["path"]
     # The process that the user started repeats the error, under its own name.
-    return ending("", lambda: carry_out_and_report(request(**told["options"]), Path(told["folder"])))
+    return ending("", lambda: _carry_out(request(**told["options"]), Path(told["folder"])))
+
+
+def _carry_out(options: Request, folder: Path) -> int:
+    try:
+        return carry_out_and_report(options, folder)
+    except PartFailedError as error:
+        return fail("", error, 0)  # another status would stop the chief, which goes on and tells the verdict
 
 
 if __name__ == "__main__":

@@ -25,16 +25,16 @@ from compare.app.train import train_on
 from compare.engine import preflight
 from compare.engine.select_keras import select_keras
 from compare.engine.tf_config import ClusterTask, this_task
-from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
+from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, LOST_TASK, NoVerdictError, PartFailedError, RequestError
 from compare.modes import Trained
 from compare.options import as_json
 from compare.records import read_verdict
-from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
+from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.request import Task
 from compare.strategy_specs import SPECS
-from compare.user_errors import without_exit
+from compare.user_errors import describe, without_exit
 from compare.verdict.outcomes import DIFFERENT, EXIT_STATUS
 
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -103,7 +103,12 @@ def in_one_process(options: AnyTask) -> AnyTask:
 
 @without_exit("your code")
 def take_part(options: Task, folder: Path, console: Console) -> None:
-    """Be a task of a cluster that is not its chief: train along, or serve variables; the chief writes the reports."""
+    """Be a task of a cluster that is not its chief: train along, or serve variables; the chief writes the reports.
+
+    Raises:
+        PartFailedError: if a trainer failed here; the chief goes on with the next one, as this task does, and reports.
+        KeyboardInterrupt: if the chief was interrupted.
+    """
     if not isinstance(options, Trained):
         return  # the chief's process is enough for it
     if options.resume and not (folder / "run.json").exists():
@@ -123,14 +128,26 @@ def take_part(options: Task, folder: Path, console: Console) -> None:
     stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
     if any(problem.severity in stops for problem in preflight_problems(session)):
         return  # as the chief does, which says why
-    for seed in options.all_seeds:
+    _train_along(session, folder)
+
+
+def _train_along(session: Session, folder: Path) -> None:
+    failures: list[str] = []
+    for seed in session.options.all_seeds:
         for name in session.trainers:
             job = Job(name, seed, name)
             try:
                 if not is_done(session, job):
                     train_on(session, job)
-            except Exception:
-                print_traceback()  # the chief goes on with the next trainer, and reports
+            except Exception as error:
+                if (folder / "run.json").exists() and RunJson.of_run(folder).status == INTERRUPTED:
+                    told = "the chief was interrupted; continue on every machine with the same command and --resume"
+                    raise KeyboardInterrupt(told) from None
+                if type(error).__name__ not in LOST_TASK:
+                    print_traceback()
+                failures.append(f"{name} failed: {describe(error)}")
+    if failures:
+        raise PartFailedError(failures[0])
 
 
 def start_here(options: Trained, folder: Path) -> tuple[int, str]:
