@@ -81,23 +81,15 @@ def checker_of(experiment: Any, replicas: int, batch_size: int, **options: Any) 
 
 
 def start(replicas: int, threads: int = 0) -> None:
-    """Begins a process that uses TensorFlow, on so many logical devices.
-
-    It disables autotuning of the data sets that tf.distribute adds for each device, which has no option: deleting an
-    iterator waits for its idle thread, half of the time. No result depends on it.
-    """
+    """Begins a process that uses TensorFlow, on so many logical devices."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
-    from tensorflow.python.data.ops import multi_device_iterator_ops as ops
 
     import compare
 
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     compare.configure(replicas=replicas)
-    create, options = ops._create_device_dataset, tf.data.Options()
-    options.autotune.enabled = False
-    ops._create_device_dataset = lambda *arguments: create(*arguments).with_options(options)
 
 
 # The short check as a detector.
@@ -289,6 +281,7 @@ def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **
     """Trains fit, a twin of fit (given ``of_twin``) or another trainer, and returns the record."""
     from compare.engine.noise_twins import TwinRun
     from compare.engine.run import Run
+    from compare.engine.strategies import without_idle_waits
     from compare.records import MetricsFile, Recorder, read_records
     from compare.trainers.keras_fit import KerasFit
     from compare.verdict import rounding
@@ -298,7 +291,8 @@ def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **
     sinks = [Recorder(folder, MetricsFile(folder / "metrics.csv"), name, cell.seed)]
     epochs = range(1, 1 + (pages.GALLERY_EPOCHS if cell.of_gallery else EPOCHS))
     run = (TwinRun if of_twin else Run)(task or task_of(cell), seed=cell.seed, epochs=epochs, sinks=sinks, **of_twin)
-    (trainer or KerasFit()).train(run)
+    with without_idle_waits():
+        (trainer or KerasFit()).train(run)
     return read_records(folder)[0]
 
 

@@ -69,7 +69,7 @@ def test_fashion_mnist_is_there_once(tensorflow: Any) -> None:
     (images, labels), _ = read_fashion_mnist(SAMPLE)
     assert not images.flags.writeable and not labels.flags.writeable
     assert address(memory.tensor(images)) == address(images)
-    train, _ = input_pipeline.load(fashion_mnist_sample(None))
+    train, _ = input_pipeline.load(fashion_mnist_sample)
     first = train.first(100)
     assert first.count == 100 and np.array_equal(first.arrays[0], images[:100])
 

@@ -20,7 +20,6 @@ from typing import Any
 import tensorflow as tf
 
 from compare.engine.data import SAMPLE, Array, Source, locate_fashion_mnist, read_fashion_mnist
-from compare.errors import RequestError
 from compare.experiment import Experiment, Part
 
 
@@ -64,22 +63,12 @@ def fashion_mnist(data_dir: Path | None, **other: Any) -> Experiment:
     return replace(_experiment("fashion-mnist", locate_fashion_mnist(data_dir)), **other)
 
 
-def fashion_mnist_sample(data_dir: Path | None) -> Experiment:
-    """Returns the experiment with the embedded sample of 6,000 and 1,000 images, which needs no external files."""
-    if data_dir is not None:
-        raise RequestError(
-            "--data-dir has no effect with fashion-mnist-sample, which is part of the package: "
-            "leave it out, or use --experiment fashion-mnist"
-        )
-    return _experiment("fashion-mnist-sample", SAMPLE)
-
-
 def on_sample(name: str, build_model: Callable[[], tf.keras.Model], **other: Any) -> Experiment:
     """Returns an experiment with another model, and whatever else is given, on the embedded sample.
 
     The model maps images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``.
     """
-    return replace(fashion_mnist_sample(None), name=name, build_model=build_model, **other)
+    return replace(fashion_mnist_sample, name=name, build_model=build_model, **other)
 
 
 def from_sample(part: Callable[[Array, Array], Part]) -> tuple[Part, Part]:
@@ -100,6 +89,10 @@ def _experiment(name: str, source: Source) -> Experiment:
         data_source=source.description,
         notes=(source.description,) if source.sample and name == "fashion-mnist" else (),
     )
+
+
+fashion_mnist_sample = _experiment("fashion-mnist-sample", SAMPLE)
+"""The experiment with the embedded sample of 6,000 and 1,000 images, which needs no external files."""
 
 
 # The same CNN in other styles

@@ -14,7 +14,7 @@ STEPS = 128
 """Optimizer steps of a run: 8 epochs of 16."""
 
 scheduled = replace(
-    fashion_mnist_sample(None),
+    fashion_mnist_sample,
     name="scheduled",
     build_optimizer=lambda: tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.CosineDecay(0.003, STEPS)),
 )
