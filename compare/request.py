@@ -110,7 +110,6 @@ class Request:
         self._refuse()
 
     def _refuse(self) -> None:
-        """Refuse values that are impossible together."""
         if self.name is not None and not is_folder_name(self.name):
             no_text = isinstance(self.name, str) and not is_utf8(self.name)
             advice = "this locale (LC_ALL, LANG) cannot read it; " if no_text else ""

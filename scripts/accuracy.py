@@ -125,7 +125,6 @@ def check_planted(path: Path, model: str, optimizer: str, replicas: int, only: l
 
 
 def keys(path: Path, fields: list[str], key: list[str]) -> Iterator[tuple[str, ...]]:
-    """The keys of the rows of a CSV file."""
     return tables.read(path, fields)[key].itertuples(index=False, name=None)
 
 

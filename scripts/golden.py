@@ -208,7 +208,6 @@ def check_loops(folder: Path, replicas: int, wanted: list[str]) -> None:
 
 
 def settled(text: str) -> str:
-    """A text without what changes from run to run."""
     for pattern, settled in MOVES:
         text = re.sub(pattern, settled, text)
     return text

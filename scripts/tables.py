@@ -50,7 +50,6 @@ def most_common(texts: pd.Series, count: int = 3) -> str:
 
 
 def page(name: str, **parts: Any) -> str:
-    """Fills in one of the templates of pages."""
     options = {"trim_blocks": True, "keep_trailing_newline": True, "undefined": StrictUndefined}
     template = Environment(loader=FileSystemLoader(TEMPLATES), **options).get_template(f"{name}.md")
     return template.render(parts)

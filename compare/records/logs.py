@@ -133,7 +133,6 @@ def _listed(seeds: set[int | None]) -> str:
 
 
 def _grouped(arguments: Sequence[Sequence[Log]]) -> dict[str, list[Log]]:
-    """The logs by training."""
     if any(len(logs) > 1 for logs in arguments):  # folders, patterns, and files with several trainings
         groups = [list(each) for logs in arguments for each in _by_name(logs).values()]
         return _named([_with_seeds(logs) for logs in groups])

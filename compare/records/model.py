@@ -171,7 +171,6 @@ def stem_of(folder: Path, trainer: str, seed: int) -> Path:
 
 
 def weights_path(stem: Path, epoch: int) -> Path:
-    """The file with the weights at the end of an epoch."""
     return stem.with_name(f"{stem.name}-epoch{epoch:03d}.npz")
 
 

@@ -40,7 +40,6 @@ SCHEMA = 2
 
 
 def steps_path(stem: Path) -> Path:
-    """The file with the fingerprints."""
     return stem.with_name(f"{stem.name}.steps")
 
 
@@ -50,7 +49,6 @@ def sidecar_path(stem: Path) -> Path:
 
 
 def initial_path(folder: Path, seed: object) -> Path:
-    """The file with the initial weights of a seed."""
     return folder / "records" / f"initial-seed{seed}.npz"
 
 
@@ -298,7 +296,6 @@ class Sidecar:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The layout of a fingerprint."""
         return step_dtype(len(self.variables), self.replicas)
 
     def steps(self) -> np.ndarray:

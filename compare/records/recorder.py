@@ -77,7 +77,6 @@ class Recorder:
         self._write_sidecar(costs=costs)
 
     def end(self, end: End) -> None:
-        """Records that the trainer finished, and how."""
         self._append()
         self._write_sidecar(end=end)
 

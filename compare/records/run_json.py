@@ -148,7 +148,6 @@ class RunJson:
         return any(failure.get("may_pass") for failure in self.failures or ())
 
     def content(self) -> dict[str, Any]:
-        """The known values as a JSON object."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "folder"}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -217,7 +216,6 @@ def write_verdict(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def rows_checksum(metrics: Path) -> str:
-    """A checksum of the rows of a ``metrics.csv``."""
     return checksum({"rows": [filled(row) for row in read_metrics(metrics)]})
 
 

@@ -61,7 +61,6 @@ class GapSeries:
 
     @property
     def last(self) -> int:
-        """The number of the last place."""
         return self.first + len(self.steps) - 1
 
     def place_name(self, index: int) -> str:

@@ -179,7 +179,6 @@ def environment() -> jinja2.Environment:
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
-    """The content of a run's row in the list of runs."""
     run = read_run(folder)
     verdict = verdict_of(folder)
     with usable(folder):

@@ -97,7 +97,6 @@ class NotebookProgress(TrainerProgress):
         self._gap_text = self._gap.at_end_of(record.epoch, self._name)
 
     def _show(self, *, update: bool = True, ended: bool = False) -> None:
-        """Shows the line, or replaces it."""
         if self._console.quiet:
             return
         from IPython.display import display  # noqa: PLC0415 (lazy)

@@ -105,7 +105,6 @@ def _drawn(chart: Chart | None) -> dict[str, Any] | None:
 
 
 def _no_timeline(files: RunFiles) -> str:
-    """Why a page has no timeline, if it has none."""
     if all(each.failure for each in files.comparisons):
         return "Nothing has been compared" + " yet" * (not files.comparisons) + "."
     if files.scope == "check":

@@ -330,7 +330,6 @@ def layers(style: int, hollow: bool = False, many: bool = False) -> list[dict[st
 
 
 def wrapped(text: str, width: int, lines: int = 3) -> str:
-    """The text in lines of a width."""
     return "\n".join(textwrap.wrap(text, width, max_lines=lines, placeholder=" …"))
 
 

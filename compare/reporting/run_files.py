@@ -69,7 +69,6 @@ class RunFiles:
 
     @cached_property
     def columns(self) -> list[str]:
-        """The metric columns of ``metrics.csv``."""
         return [name for name in (self.rows[0] if self.rows else {}) if name not in KEY_COLUMNS + TIME_COLUMNS]
 
     @cached_property
@@ -80,7 +79,6 @@ class RunFiles:
 
     @cached_property
     def tested(self) -> list[str]:
-        """The metrics that a study tests."""
         tests = [test for each in self.comparisons if each.study for test in each.study.tests]
         return list(dict.fromkeys(test.metric for test in tests))
 
@@ -96,7 +94,6 @@ class RunFiles:
 
     @cached_property
     def seeds(self) -> int:
-        """The number of seeds in ``metrics.csv``."""
         return len({row["seed"] for row in self.rows})
 
     @cached_property

@@ -351,7 +351,6 @@ def _by_value(values: Mapping[str, float | None]) -> str:
 
 
 def _when(training: Training) -> str:
-    """When the weights were compared."""
     steps = training.steps_compared
     if training.steps_made and steps == 1:
         return f"once, after {training.steps_made:,} steps"

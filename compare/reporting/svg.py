@@ -96,8 +96,6 @@ def _path(series: Series, x: Axis, y: Axis) -> str:
 
 
 def _region(area: Area, x: Axis, y: Axis) -> str:
-    """The SVG path around an area."""
-
     def along(line: Iterable[tuple[float, float]]) -> list[str]:
         return [f"{1000 * x.position(at):.1f} {1000 * min(max(1 - y.position(v), 0.0), 1.0):.1f}" for at, v in line]
 

@@ -66,7 +66,6 @@ SinkOf = Callable[[str, int], Sink]
 
 
 def gap_tag(reference: str) -> str:
-    """The tag of the weight gap after every step."""
     return f"step/weights, gap to {reference}"
 
 
@@ -127,8 +126,6 @@ class _Log(ExitStack):
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
     def sink(self, trainer: str, seed: int) -> Sink:
-        """What writes the records of one trainer and seed."""
-
         def see(record: AnyRecord) -> None:
             with self._lock:
                 if isinstance(record, BuildRecord):

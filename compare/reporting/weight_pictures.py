@@ -317,7 +317,6 @@ def _levels(values: np.ndarray, decades: Sequence[int]) -> np.ndarray:
 
 
 def _key(decades: Sequence[int], not_finite: bool) -> list[tuple[int, str]]:
-    """The shades with their meanings."""
     bounds = [f"1e{decade}" if abs(decade) > 2 else f"{10.0**decade:g}" for decade in decades]
     words = ["differs"] if not bounds else [f"below {bounds[0]}"]
     words += [f"{low} to {high}" for low, high in itertools.pairwise(bounds)]

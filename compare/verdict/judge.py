@@ -168,7 +168,6 @@ def pairs(recorded: Recorded) -> list[Pair]:
 
 
 def _pair(run: RunJson, name: str, reference: Mapping[int, Record], candidate: Mapping[int, Record]) -> Pair:
-    """Pair the records of two trainers, by seed."""
     assert run.strategy is not None
     seeds = sorted(reference.keys() & candidate.keys())
     sides = {seed: (reference[seed], candidate[seed]) for seed in seeds}

@@ -366,7 +366,6 @@ class Verdict:
         return decode(cls, read_verdict(path))
 
     def to_json(self) -> str:
-        """The text of the file."""
         return as_text(with_checksum(self.content()))
 
     def write(self, path: Path) -> None:

@@ -64,7 +64,6 @@ At a kink, gaps of up to 85 times ``FACTOR`` were seen (``scripts/accuracy.py``:
 
 
 def twin_name(number: int, loud: bool) -> str:
-    """The trainer name in a twin's records."""
     return f"twin-{number}{'-loud' * loud}"
 
 
@@ -105,7 +104,6 @@ class Noise:
 
     @property
     def ratio(self) -> float:
-        """The largest ratio, which may be infinite."""
         return math.inf if self.largest_ratio is None else self.largest_ratio
 
     @property

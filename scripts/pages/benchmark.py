@@ -54,7 +54,6 @@ def page(rows: pd.DataFrame, origin: str) -> str:
 
 
 def ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """The ratios whose programs were all measured."""
     found = []
     for figure, program, yardsticks, target in RATIOS:
         values = rows.pivot(index="round", columns="program", values=figure)

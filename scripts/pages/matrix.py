@@ -37,7 +37,6 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def markdown(path: Path) -> str:
-    """The matrix, a ``matrix.csv``, as a Markdown document."""
     rows = read(path)
     weights, metrics = (
         rows[name].map(lambda text: f"{float(text):.0e}" if text else "") for name in ("weights", "metrics")

@@ -73,7 +73,6 @@ class Shown:
 
     @property
     def largest(self) -> float:
-        """The largest finite weight gap."""
         return max((gap for gap in self.gaps if math.isfinite(gap)), default=math.nan)
 
     @property
@@ -132,7 +131,6 @@ def _gap_chart(shown: Shown) -> Chart:
 
 
 def _place(shown: Shown) -> str:
-    """The place from which on weights differ, in words."""
     assert shown.first is not None
     epoch, step = shown.first
     if step == 0:
@@ -146,7 +144,6 @@ def _place(shown: Shown) -> str:
 
 
 def caption(shown: Shown) -> str:
-    """The caption of a plot, with the measured numbers."""
     result, metric = shown.result, {"accuracy": "accuracy", "mae": "mean absolute error"}[shown.metric]
     value = f"val_{shown.metric}"
     texts = [
@@ -188,7 +185,6 @@ def command(shown: Shown) -> str:
 
 
 def story(shown: Shown, cause: Cause) -> dict[str, Any]:
-    """What the template shows of one cause."""
     met = [_met(line) for line in cause.met.splitlines()]
     measured = {"caption": caption(shown), "evidence": shown.result["evidence"], "command": command(shown)}
     return {"cause": cause, "picture": f"{cause.id}.png", "met": met, **measured}
