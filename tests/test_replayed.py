@@ -15,8 +15,7 @@ import compare
 from compare.check.causes.loss import _weight_of_output
 from compare.check.causes.reporting import said
 from compare.check.observation import Observation, OptimizerStep
-from compare.check.recipe import Clip, Recipe, Span, Update
-from compare.check.shares import OTHER_SHARES
+from compare.check.recipe import OTHER_SHARES, Clip, Recipe, Span, Update
 from compare.watch.seen import CloseUp
 
 SIZES = (4, 4, 3)
@@ -433,7 +432,7 @@ def of_batches(parts: list[Part]) -> float:
 )
 def test_the_cause_of_a_wrong_number_is_named(replay: Any, key: str, reported: Any, causes: set[str] | None) -> None:
     from compare.check.case import Case
-    from compare.check.judge_metrics import judge_reporting
+    from compare.check.judge import judge_reporting
 
     seen = observed(replay, state(replay.replicas))
     parts = losses(replay, seen)["val_" if key.startswith("val_") else ""]
@@ -445,7 +444,7 @@ def test_the_cause_of_a_wrong_number_is_named(replay: Any, key: str, reported: A
 
 def test_a_loss_that_keras_divides_may_have_three_mistakes(replay: Any) -> None:
     from compare.check.case import Case
-    from compare.check.judge_metrics import judge_reporting
+    from compare.check.judge import judge_reporting
 
     seen = observed(replay, state(replay.replicas))
     parts = losses(replay, seen)["val_"]
@@ -460,7 +459,7 @@ def test_a_loss_that_keras_divides_may_have_three_mistakes(replay: Any) -> None:
 def test_a_number_with_one_mistake_has_no_other_for_the_loss_that_is_trained_on(replay: Any) -> None:
     """The loop trains on twice the loss, and its validation loss, which is right but for a reset, needs no half."""
     from compare.check.case import Case
-    from compare.check.judge_metrics import judge_reporting
+    from compare.check.judge import judge_reporting
 
     wrong = Recipe(share=OTHER_SHARES["loss-not-divided-by-replicas"])
     seen = observed(replay, state(replay.replicas), wrong)

@@ -23,8 +23,9 @@ from compare.check.recipe import (
     UNSMOOTHED,
     Recipe,
     Update,
+    divided_by,
+    scaled,
 )
-from compare.check.shares import divided_by, scaled
 
 SIZES = (6, 6, 5)
 

@@ -18,13 +18,11 @@ from compare.check.case import Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data_recorded import kinds_of_own_rows
 from compare.check.empty_replica import EmptyReplicaProbe, wrong_gradient
-from compare.check.judge import judge_training
-from compare.check.judge_metrics import judge_reporting
+from compare.check.judge import judge_reporting, judge_training
 from compare.check.judgement import Judgement, survived
-from compare.check.look_inside import LookInside
+from compare.check.look_inside import LookInside, NoiseTwins
 from compare.check.made_of import line_that_makes
 from compare.check.measurement import Measurement
-from compare.check.noise import NoiseTwins
 from compare.check.observation import EPOCHS, Observation, largest_weight_gap
 from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe

@@ -19,7 +19,7 @@ from compare.check.causes.data_recorded import operation_of
 from compare.check.causes.optimizer import TAKEN
 from compare.check.causes.optimizer_recorded import NEVER, RESTORES, SET_RATES, STOP, begins_with, kind_of_setting
 from compare.check.measurement import Measurement
-from compare.check.recipe import Recipe
+from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe
 from compare.check.recorded import (
     CLOSE,
     SMALL,
@@ -31,7 +31,6 @@ from compare.check.recorded import (
     with_own_predictions,
 )
 from compare.check.search import find_explanations
-from compare.check.shares import OF_SIZE, OTHER_SHARES
 from compare.check.sides import Sides
 from compare.check.stages import Located, locate
 from compare.check.step_values import (

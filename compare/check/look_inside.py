@@ -7,29 +7,84 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 
 import tensorflow as tf
 
 from compare.check.case import Case
 from compare.check.causes.data_recorded import Known
-from compare.check.close_up import observing
-from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue, first_of_steps
-from compare.check.observation import EPOCHS
+from compare.check.observation import EPOCHS, as_record
+from compare.check.observe import observing
 from compare.check.replayed_twin import replayed_twin
 from compare.check.stages import Located, apart, first_apart, locate
 from compare.check.step_values import all_rows
 from compare.engine.anew import train_anew
 from compare.engine.input_pipeline import Examples, Stream
-from compare.engine.run import Run
+from compare.engine.noise_twins import TwinRun
+from compare.engine.run import Run, TrainingTask
 from compare.errors import EndedEarlyError
-from compare.records import EPOCH_END, INITIAL, AnyRecord, StepRecord, in_time
+from compare.records import EPOCH_END, INITIAL, AnyRecord, Place, Record, StepRecord, in_time
 from compare.trainer import Trainer
-from compare.verdict.model import Difference, Training
+from compare.verdict import rounding
+from compare.verdict.evidence import with_noise
+from compare.verdict.exact import noise_start
+from compare.verdict.model import Comparison, Difference, Training
 from compare.verdict.not_finite import NotFinite
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, row_hashes
+
+TWINS, MORE_TWINS = 2, 6
+"""The number of noise twins that a short run is compared with: at first, and at most."""
+
+
+class NoiseTwins:
+    """Trains noise twins of the reference when they are needed, and keeps their records and what is seen of them."""
+
+    def __init__(self, task: TrainingTask, reference: Trainer, seed: int) -> None:
+        self.task, self._reference, self._seed = task, reference, seed
+        self._twins: dict[Place, list[Record]] = {}
+        self._seen: dict[Place, list[CloseUp]] = {}
+
+    def judge(self, comparison: Comparison, reference: Record, candidate: Record) -> Comparison:
+        """Returns the comparison with its weight difference judged by noise twins."""
+        start = noise_start(reference, candidate, training=comparison.training)
+        if start is None:
+            return comparison
+        twins = self._twins.setdefault(start, [])
+        measured = partial(rounding.measure, reference, candidate, twins, start)
+        for (number,), loud in rounding.wanted_twins(measured, len(twins), TWINS, MORE_TWINS):
+            twins.append(self._train(start, number, loud=loud))
+        return with_noise(comparison, reference, candidate, twins=twins)
+
+    def inside(self, start: Place) -> list[CloseUp]:
+        """What is seen inside the steps of twins with noise from a place on, at least of one; empty if nothing is."""
+        twins = self._twins.setdefault(start, [])
+        if not twins:
+            twins.append(self._train(start, 1, loud=False))
+        return self._seen.get(start, [])
+
+    def _train(self, start: Place, number: int, *, loud: bool) -> Record:
+        records: list[AnyRecord] = []
+        given = {"seed": self._seed, "epochs": EPOCHS, "sinks": [records.append]}
+        twin = partial(TwinRun, self.task, start=start, twin=number, loud=loud, **given)
+        inside = _seen_inside(self._reference, twin)
+        if inside is not None and not loud:
+            self._seen.setdefault(start, []).append(inside)
+        return as_record(rounding.twin_name(number, loud), records)
+
+
+def _seen_inside(
+    trainer: Trainer, make_run: Callable[[], Run], *window: tuple[int, int], latest_only: bool = False
+) -> CloseUp | None:
+    """What is seen inside the steps of a run, which may end itself early."""
+    with observing(*window, latest_only=latest_only) as observer:
+        run = make_run()
+        with suppress(EndedEarlyError):
+            train_anew(trainer, run)
+            run.close()
+        return observer.seen(0)
+
 
 MOST = 200_000
 """The largest number of examples that are hashed."""
@@ -134,17 +189,10 @@ def first_not_finite(
         if in_time((record.epoch, record.step)) >= in_time(found.place):
             raise EndedEarlyError(record.epoch, record.step, "enough was seen")
 
-    def inside(trainer: Trainer, *window: tuple[int, int], latest_only: bool = False) -> CloseUp | None:
-        with observing(*window, latest_only=latest_only) as observer:
-            run = make_run(sinks=[until])
-            with suppress(EndedEarlyError):
-                train_anew(trainer, run)
-                run.close()
-            return observer.seen(0)
-
-    seen = inside(side, latest_only=True)
+    ending = partial(make_run, sinks=[until])
+    seen = _seen_inside(side, ending, latest_only=True)
     steps = sorted(step for step in seen.steps if seen.of(step, "updated")) if seen else []
     if seen is None or not steps:
         return None
-    given = inside(other, (steps[0] + 1, steps[-1]))
+    given = _seen_inside(other, ending, (steps[0] + 1, steps[-1]))
     return first_of_steps(seen, given, steps, variables, found)

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.check.arrays import Batch, concatenate, length
 from compare.check.case import Case
 from compare.check.recipe import MetricFormula, Recipe, Split, mean_of_means
-from compare.check.replay_parts import PassResult
+from compare.check.replay_parts import Batch, PassResult, concatenate, length
 from compare.check.step_values import relative_gap
 from compare.engine.keras_generation import AVERAGES_OUTPUT_LOSSES
 

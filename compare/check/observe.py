@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import tensorflow as tf
 
-from compare.check.close_up import observing
-from compare.check.interception import intercept_strategy
 from compare.check.observation import (
     EPOCHS,
     ApplyCall,
@@ -26,14 +28,31 @@ from compare.check.observation import (
 )
 from compare.engine.anew import train_whole
 from compare.engine.fingerprints import container, distributed
+from compare.engine.insides_keras import named_keras
 from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import fix_dropout, learning_rate
 from compare.engine.run import Run, TrainingTask
-from compare.patching import patch
+from compare.patching import patch, undone
 from compare.records import AnyRecord, EpochRecord, hash_of
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
+from compare.watch.alike import InitialWeights
+from compare.watch.settings import MADE_ALIKE, Detail
 from compare.watch.stages import StageObserver
+
+
+@contextmanager
+def observing(window: tuple[int, int] = (1, sys.maxsize), *, latest_only: bool = False) -> Iterator[StageObserver]:
+    """Observes the run that is made and trained in this context, as the observer's first training.
+
+    Args:
+        window: the first and the last step whose values are kept, counted over the whole training.
+        latest_only: whether only the last two steps are kept, up to the first whose weights are not finite.
+    """
+    own = tuple(MADE_ALIKE)
+    detail = Detail(own=own, close_up=(window,), latest_only=latest_only, max_steps=sys.maxsize, one=True)
+    with undone():
+        yield StageObserver(detail, InitialWeights(detail), None)
 
 
 class ProbeRun(Run):
@@ -41,14 +60,7 @@ class ProbeRun(Run):
 
     stops_at_nan = False
 
-    def __init__(
-        self,
-        task: TrainingTask,
-        *,
-        seed: int,
-        name: str,
-        observer: StageObserver,
-    ) -> None:
+    def __init__(self, task: TrainingTask, *, seed: int, name: str, observer: StageObserver) -> None:
         self._observer, self._ends = observer, list[int]()
         observer.on_update = self.on_apply
         self.observation = Observation(name, task.strategy.num_replicas_in_sync)
@@ -146,6 +158,18 @@ class ProbeRun(Run):
                 self.observation.foreign_in_loss.append(name)
         return original(tape, *args, **options)
 
+    def on_strategy(self, original: Any, *args: Any, **options: Any) -> Any:
+        """Notes that the trainer itself, or ``fit``, distributes work or data with the strategy.
+
+        Keras's train_on_batch, evaluate and predict use the strategy as well, but train_on_batch passes the whole batch
+        to every replica.
+        """
+        frame = sys._getframe(2)  # before patch's own
+        callers = [caller for caller, _ in walk_stack(frame) if _in_keras(caller)]
+        if not _in_keras(frame) or any(caller.f_code.co_name == "fit" for caller in callers):
+            self.observation.distributed = True
+        return original(*args, **options)
+
     def finish(self) -> Observation:
         """Returns the observation after training."""
         self.observation.final = self._read()
@@ -231,6 +255,14 @@ class ProbeRun(Run):
             self._ends.append(max(steps.steps, default=0) if (steps := self._observer.seen(0)) else 0)
 
 
+STRATEGY_METHODS = "run", "experimental_distribute_dataset", "distribute_datasets_from_function"
+"""The methods of a strategy that a distributed trainer calls, itself or through Keras."""
+
+
+def _in_keras(frame: FrameType) -> bool:
+    return named_keras(str(frame.f_globals.get("__name__", "")))
+
+
 def _without_rate(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in ("name", "learning_rate")}
 
@@ -255,6 +287,7 @@ def observe(task: TrainingTask, trainer: Trainer, seed: int) -> Observation:
     with observing() as observer, without_exit(f"trainer {trainer.name}", trainer.train):
         run = ProbeRun(task, seed=seed, name=trainer.name, observer=observer)
         patch(tf.GradientTape, "gradient", run.on_gradient)
-        intercept_strategy(run.strategy, partial(setattr, run.observation, "distributed", True))
+        for method in STRATEGY_METHODS:
+            patch(run.strategy, method, run.on_strategy)
         train_whole(trainer, trainer.name, run)
         return run.finish()

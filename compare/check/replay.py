@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.check.arrays import Batch, add_rows, batch_spans, concatenate, dense, divide, length, pack, slice_batch
 from compare.check.batches import UserRun
-from compare.check.losses import Broadcast, broadcastable, class_weights, squash_for, with_other
 from compare.check.observation import Gradient, OptimizerStep, Rows
 from compare.check.recipe import (
     BROADCAST,
@@ -28,12 +26,26 @@ from compare.check.recipe import (
 )
 from compare.check.replay_parts import (
     OPTIONS,
+    Batch,
+    Broadcast,
     PassResult,
+    add_rows,
+    batch_spans,
+    broadcastable,
+    class_weights,
+    concatenate,
+    dense,
+    divide,
     in_inference,
     is_masking,
+    length,
     micro_batches,
+    pack,
+    slice_batch,
+    squash_for,
     unmasked,
     unrecovered,
+    with_other,
 )
 from compare.engine.building import own_policy, scalars
 from compare.engine.fingerprints import distributed

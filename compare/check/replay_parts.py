@@ -1,8 +1,9 @@
-"""Parts of a replayed pass: its result, and layers and losses that behave otherwise for a recipe."""
+"""Parts of a replayed pass: batches and gradients, its result, layers and losses that behave otherwise for a recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,60 @@ import tensorflow as tf
 
 from compare.check.observation import Rows
 from compare.check.recipe import OTHER_LOGITS, UNSMOOTHED, Span
+
+Batch = tuple[Any, ...]
+"""(x, y) or (x, y, sample_weight) as NumPy arrays, or nests of them."""
+
+
+def length(batch: Any) -> int:
+    """Returns the number of examples in a batch."""
+    return len(tf.nest.flatten(batch)[0])
+
+
+def concatenate(batches: Sequence[Any]) -> Any:
+    """Concatenates nests of arrays or tensors along the first axis."""
+    return tf.nest.map_structure(lambda *arrays: np.concatenate([np.asarray(array) for array in arrays]), *batches)
+
+
+def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
+    """Returns the examples from ``start`` to ``stop`` of a batch."""
+    return tf.nest.map_structure(lambda array: array[start:stop], batch)  # type: ignore[no-any-return]
+
+
+def batch_spans(epoch: int, batches: Sequence[Batch]) -> list[Span]:
+    """Returns the span of each batch of an epoch."""
+    edges = np.cumsum([0, *map(length, batches)])
+    return [Span(epoch, int(a), int(b)) for a, b in itertools.pairwise(edges)]
+
+
+def divide(gradient: Any, factor: tf.Tensor) -> Any:
+    """Divides a dense, sparse or missing gradient by a factor."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(divide(gradient.values, factor), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / tf.cast(factor, gradient.dtype)
+
+
+def dense(gradients: Sequence[Any], variables: Sequence[Any]) -> list[tf.Tensor]:
+    """Returns the gradients as dense tensors, with zeros for missing ones."""
+    pairs = zip(gradients, variables, strict=False)
+    return [
+        tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient) for gradient, variable in pairs
+    ]
+
+
+def pack(gradients: Sequence[tf.Tensor]) -> np.ndarray:
+    """Concatenates gradients into one vector; a scalar 0 if there are none."""
+    return np.concatenate([np.asarray(gradient).ravel() for gradient in gradients]) if gradients else np.zeros(())
+
+
+def add_rows(data: Rows, share: float, regularization: Rows | None, weight: float) -> Rows:
+    """Returns ``share * data + weight * regularization`` as sparse rows."""
+    indices, values = [data.indices], [data.values * np.asarray(share, data.values.dtype)]
+    if regularization is not None:
+        indices.append(regularization.indices)
+        values.append(regularization.values * np.asarray(weight, regularization.values.dtype))
+    return Rows(np.concatenate(indices), np.concatenate(values), data.shape)
+
 
 OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     OTHER_LOGITS: ("from_logits", lambda given: not given),
@@ -82,3 +137,54 @@ def micro_batches(span: Span, size: int) -> list[Span]:
     size = size or max(span.stop - span.start, 1)
     starts = range(span.start, span.stop, size)
     return [Span(span.epoch, start, min(start + size, span.stop)) for start in starts]
+
+
+def with_other(loss: Any, option: str, change: Callable[[Any], Any]) -> tuple[Any, Any] | None:
+    """Returns the loss with another value of an option, and the value it has; None if it cannot have another one."""
+    try:
+        config = loss.get_config()
+        value = config.get(option, getattr(loss, option, None))
+        if value is None or change(value) == value:
+            return None
+        return type(loss).from_config(config | {option: change(value)}), value
+    except (AttributeError, TypeError, ValueError):  # not every output has a loss
+        return None
+
+
+def squash_for(loss: Any) -> Any:
+    """The function that makes probabilities of the logits that a loss takes; None if it takes none."""
+    if tf.nest.is_nested(loss) or not getattr(loss, "from_logits", getattr(loss, "_fn_kwargs", {}).get("from_logits")):
+        return None
+    return tf.nn.sigmoid if "Binary" in type(loss).__name__ else tf.nn.softmax
+
+
+def class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
+    """Returns each example's class weight; ``y`` holds class indices, or is one-hot encoded."""
+    classes = np.asarray(y)
+    if classes.ndim > 1:
+        classes = classes[..., 0] if classes.shape[-1] == 1 else classes.argmax(-1)
+    weights = [class_weight.get(int(label), 1.0) for label in np.round(classes).ravel()]
+    return np.array(weights, np.float32).reshape(classes.shape)
+
+
+def broadcastable(predictions: Any, y: Any) -> list[int]:
+    """The outputs of one number per example, whose labels [n] may meet predictions [n, 1], or the reverse."""
+    pairs = zip(tf.nest.flatten(predictions), tf.nest.flatten(y), strict=False)
+    shapes = [{tuple(predicted.shape[1:]), tuple(np.shape(label)[1:])} for predicted, label in pairs]
+    return [i for i, both in enumerate(shapes) if (1,) in both and both <= {(), (1,)}]
+
+
+class Broadcast(tf.keras.losses.Loss):  # type: ignore[misc]
+    """A loss over all pairs of a label and a prediction, as broadcasting [n] with [n, 1] computes."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(name=loss.name, reduction=loss.reduction)
+        self.loss = loss
+
+    def call(self, y: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+        """Returns the mean over all labels of each prediction's loss: ``[n]``."""
+        examples = tf.shape(predictions)[0]
+        labels = tf.tile(tf.reshape(y, [1, examples]), [examples, 1])
+        outputs = tf.tile(tf.reshape(predictions, [examples, 1]), [1, examples])
+        losses = self.loss.call(labels[..., tf.newaxis], outputs[..., tf.newaxis])
+        return tf.reduce_mean(tf.reshape(losses, [examples, -1]), axis=1)

@@ -18,8 +18,17 @@ from compare.check.causes.loss_recorded import (
     recorded_sum,
     recorded_without_penalty,
 )
-from compare.check.recipe import Recipe, Share, Span, multiple
-from compare.check.shares import OTHER_SHARES, by_replicas, divided_by, loss_scale, scaled
+from compare.check.recipe import (
+    OTHER_SHARES,
+    Recipe,
+    Share,
+    Span,
+    by_replicas,
+    divided_by,
+    loss_scale,
+    multiple,
+    scaled,
+)
 from compare.check.step_values import GRADIENTS, LOSS, UPDATE
 from compare.check.used import ALONE
 from compare.watch.trace import ON_BATCHES

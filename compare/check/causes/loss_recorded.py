@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from compare.check.causes.base import Measurement, Recorded, Variant
-from compare.check.recipe import mean_of_means, norm_of
+from compare.check.recipe import LOSS_SCALE, OF_SIZE, OTHER_SHARES, loss_scale, mean_of_means, norm_of, scaled
 from compare.check.recorded import (
     CLOSE,
     RecordedLoss,
@@ -22,7 +22,6 @@ from compare.check.recorded import (
     same,
     skipped_updates,
 )
-from compare.check.shares import LOSS_SCALE, OF_SIZE, OTHER_SHARES, loss_scale, scaled
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import (

@@ -247,7 +247,7 @@ FORMULAS: Mapping[str, Sequence[str]] = {
         "epsilon-inside-uncorrected",
     ),
 }
-"""Formulas that no setting of the optimizer describes (see ``hand_written``), by its class."""
+"""Formulas that no setting of the optimizer describes (see ``optimizer_replay``), by its class."""
 
 
 def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

@@ -11,9 +11,8 @@ from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
 from compare.check.observation import changed_variables
-from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of
+from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of, scaled
 from compare.check.recorded import both_gradients, clip_alike, clipping_of, equal_gradients, without_gradient
-from compare.check.shares import scaled
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, PREDICTIONS, UPDATE, changes_of, gradients_of, loss_of, model_events
