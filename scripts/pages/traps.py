@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,9 @@ FAMILIES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("The numbers that are printed", reporting.CAUSES),
 )
 TRAINERS = ("fit", "loop")
+TEMPLATES = Path(__file__).parent / "templates"
+TOLD = tomllib.loads((TEMPLATES / "causes.toml").read_text(encoding="utf-8"))
+"""How the check recognises each cause, and where users met it."""
 COLOURS = 48
 
 
@@ -185,16 +189,17 @@ def command(shown: Shown) -> str:
 
 
 def story(shown: Shown, cause: Cause) -> dict[str, Any]:
-    met = [_met(line) for line in cause.met.splitlines()]
+    met = [_met(line) for line in TOLD[cause.id].get("met", ())]
     measured = {"caption": caption(shown), "evidence": shown.result["evidence"], "command": command(shown)}
-    return {"cause": cause, "picture": f"{cause.id}.png", "met": met, **measured}
+    recognised = TOLD[cause.id]["recognised"]
+    return {"cause": cause, "picture": f"{cause.id}.png", "recognised": recognised, "met": met, **measured}
 
 
 def write_page(folder: Path) -> Path:
     """Writes ``index.html``, the page with the story of every cause, next to its pictures and CSV files."""
     tables_of = read(folder)
     families = [(title, [story(Shown(tables_of, cause.id), cause) for cause in causes]) for title, causes in FAMILIES]
-    templates = ChoiceLoader([FileSystemLoader(Path(__file__).parent / "templates"), environment().loader])
+    templates = ChoiceLoader([FileSystemLoader(TEMPLATES), environment().loader])
     template = environment().overlay(loader=templates).get_template("traps.html")
     path = folder / "index.html"
     (example,) = tables_of[EXAMPLE].astype(float).to_dict("records")

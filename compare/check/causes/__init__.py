@@ -3,7 +3,8 @@
 A cause is one entry in its family's ``CAUSES``: recogniser, texts, a wrong line and the line that fixes it. Its proof
 lives elsewhere: a planted loop in ``tests/corpus``, the fix applied in ``tests/test_advice.py``, its id in
 ``tests/test_check_report.py``, and a measured example on the page of traps (``STAGES`` in ``tests/corpus/traps.py``,
-then ``python scripts/traps.py --only ID``). The tests name each of these that is missing.
+what only this page says in ``scripts/pages/templates/causes.toml``, then ``python scripts/traps.py --only ID``). The
+tests name each of these that is missing.
 """
 
 from compare.check.causes import data, loss, loss_of_examples, not_finite, optimizer, reporting, step

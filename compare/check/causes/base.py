@@ -93,8 +93,6 @@ class Cause:
         remedies: other remedies, each by the words of ``Used`` that must all hold; the first such one counts.
             "{optimizer}" in them is the class of the other side's optimizer.
         rewrites: by a pattern of a whole line that makes the mistake, what to write in its place.
-        recognised: how the check recognises it, in a sentence or two.
-        met: where users met it, one "title, URL" per line; empty if nothing public was found.
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
         update: variants of how the optimizer turns gradients into weights.
         formula: variants of how a reported number is computed.
@@ -114,8 +112,6 @@ class Cause:
     remedy: str
     remedies: Mapping[str, str] = field(default_factory=dict)
     rewrites: Mapping[str, str] = field(default_factory=dict)
-    recognised: str = ""
-    met: str = ""
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
     formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None

@@ -137,12 +137,6 @@ CAUSES = (
         remedy="for epoch in run.epochs:\n"
         "    dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))",
         remedies={f"{RUN} {ALONE}": "for epoch in run.epochs:\n    dataset = run.train_dataset(epoch)"},
-        recognised="Every step's gradient is matched against the gradients of all batches: those of the second epoch "
-        "belong to the first epoch's batches, in the first epoch's order.",
-        met='"Datasets not reshuffling between epochs in eager mode", '
-        "https://github.com/tensorflow/tensorflow/issues/26179\n"
-        'Review of "Add benchmarks for custom training loops + tf.distribute": the same order in every epoch, '
-        "https://github.com/tensorflow/models/pull/6980",
         gradient=lambda case, recipe: _feed(case, recipe, "not-reshuffled"),
     ),
     Cause(
@@ -153,10 +147,6 @@ CAUSES = (
         "with //), or skipped steps.",
         wrong="for step in range(examples // batch_size): ...",
         remedy="for batch in dataset: ...  # all of them; steps = math.ceil(examples / batch_size)",
-        recognised="Every step's gradient is matched against the gradients of all batches: some batches, which are "
-        "named, match no step, and the others are in order.",
-        met='"Model performs differently for model.fit and custom training loop": n_batches = '
-        "int(len(train_set) / opt.b_size), https://github.com/tensorflow/tensorflow/issues/41957",
         gradient=lambda case, recipe: _feed(case, recipe, "examples-dropped"),
         recorded={EXAMPLES: one_of(kind_of_rows, "examples-dropped")},
     ),
@@ -173,10 +163,6 @@ CAUSES = (
             SCRIPT: "for batch in dataset: ...  # in every epoch, once over all examples, without repeat()",
             f"{RUN} {ALONE}": "dataset = run.train_dataset(epoch)  # without repeat()\nfor batch in dataset: ...",
         },
-        recognised="Every step's gradient is matched against the gradients of all batches: some batches, which are "
-        "named, match more than one step, and the order is right.",
-        met='"Question about the number of steps per epoch": with several GPUs, epochs larger than expected '
-        "(tensorpack), https://github.com/tensorpack/tensorpack/issues/598",
         gradient=lambda case, recipe: _feed(case, recipe, "examples-repeated"),
         recorded={EXAMPLES: one_of(kind_of_rows, "examples-repeated")},
     ),
@@ -193,10 +179,6 @@ CAUSES = (
             SCRIPT: "dataset = dataset.batch(batch_size)  # fit's, which is 32 if it is not given",
             f"{RUN} {ALONE}": "batch_size = run.global_batch_size  # run.train_dataset uses it",
         },
-        recognised="The gradients match none of the batches, but they match the same examples in the same order, split "
-        "into batches of another size.",
-        met='"Fix batch size in multiple GPU training": the data set has to have global batches, '
-        "https://github.com/OpenNMT/OpenNMT-tf/pull/540",
         gradient=lambda case, recipe: _feed(case, recipe, "batch-size-differs"),
         recorded={EXAMPLES: one_of(kind_of_rows, "batch-size-differs")},
     ),
@@ -208,7 +190,6 @@ CAUSES = (
         "no longer belong to their inputs.",
         wrong="np.random.shuffle(x)\nnp.random.shuffle(y)",
         remedy="order = np.random.permutation(len(x))\nx, y = x[order], y[order]",
-        recognised="The examples of a step are recognised by their values: an example has another label than fit's.",
         recorded={EXAMPLES: one_of(kind_of_rows, "labels-shuffled-apart")},
     ),
     Cause(
@@ -222,12 +203,6 @@ CAUSES = (
         remedies={
             SCRIPT: "encoder = make_encoder()  # once\nfirst, second = encoder(a), encoder(b)  # the same layers",
         },
-        recognised="The weights before the first step differ from those that run.build() returned, or the optimizer is "
-        "applied to variables of another model. This is observed directly.",
-        met='"[Chapter 17] Unsupervised pretraining: Exercise Solutions: Model cloning error", '
-        "https://github.com/ageron/handson-ml2/issues/246\n"
-        '"Feature Request": a user finds that clone_model leaves the weights behind, '
-        "https://github.com/keras-team/keras/issues/16668",
         fact=_not_shared,
     ),
     Cause(
@@ -240,13 +215,6 @@ CAUSES = (
         wrong="predictions = model(x, training=True)  # in validation",
         remedy="predictions = model(x, training=False)  # in validation",
         remedies={SCRIPT: "predictions = model(x, training=False)  # wherever it is called but to train it"},
-        recognised="All weights, moving statistics and random states are read before and after validation: some of "
-        "them, which are named, change, and fit's do not; or the optimizer is applied once for each batch of "
-        "validation. This is observed directly.",
-        met='"Val loss behaves strange while using custom training loop": moving averages change in '
-        "validation, https://github.com/tensorflow/tensorflow/issues/33771\n"
-        '"WS07: Evaluation loop trains on the test set" (PyTorch), '
-        "https://github.com/Graylab/DL4Proteins-notebooks/issues/11",
         fact=_validation_changes,
         recorded={STATE: recorded_statistics},
     ),
@@ -259,10 +227,6 @@ CAUSES = (
         remedy="count = tf.cast(tf.size(per_example), tf.float32)\n"
         "loss = tf.math.divide_no_nan(tf.reduce_sum(per_example), count) / strategy.num_replicas_in_sync\n"
         "# or drop such batches in both fit and the loop",
-        recognised="If everything else is right, fit and the loop train once more with a last batch that leaves one "
-        "replica empty: the gradient of that step, or a reported number, is wrong or NaN, and fit's is not.",
-        met='"NaN loss and accuracy when using MirroredStrategy on multiple GPUs (ROCm)", '
-        "https://github.com/tensorflow/tensorflow/issues/41657",
         # Recognised in a separate run, by compare/check/empty_replica.py, since some models fail on empty batches.
     ),
 )

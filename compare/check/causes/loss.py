@@ -230,12 +230,6 @@ CAUSES = (
         rewrites={
             rf"(tf\.reduce_mean\({ARGUMENT}\))": r"\2 / tf.distribute.get_strategy().num_replicas_in_sync",
         },
-        recognised="The gradient passed to the optimizer is the right one times the number of replicas, in every step "
-        "of the check; or this holds for the data's loss alone, and the regularization is right.",
-        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy", "Define the loss '
-        'function", https://www.tensorflow.org/tutorials/distribute/custom_training\n'
-        'A user asks why the loss is divided by num_replicas_in_sync ("Scaled loss in Mimo"), '
-        "https://github.com/google/edward2/issues/428",
         gradient=lambda case, recipe: _by_replicas(1, case, recipe, "gradients-times-replicas"),
         recorded={LOSS: recorded_share("loss-not-divided-by-replicas")},
     ),
@@ -249,10 +243,6 @@ CAUSES = (
         wrong="loss = loss_object(y, predictions)  # Keras 3 divides by the replicas inside strategy.run\n"
         "loss = loss / strategy.num_replicas_in_sync",
         remedy="loss = tf.nn.compute_average_loss(loss_object.call(y, predictions))  # and no further division",
-        recognised="Each step's gradient is the right one divided by the number of replicas; the regularization may or "
-        "may not be divided as well.",
-        met="\"distributed training with tensorflow on 'x' gpu makes loss 1/x\": a loss for fit that divides by hand, "
-        "https://github.com/keras-team/keras/issues/16285",
         gradient=lambda case, recipe: _by_replicas(-1, case, recipe, "gradients-by-replicas"),
         recorded={LOSS: recorded_share("loss-divided-twice")},
     ),
@@ -266,10 +256,6 @@ CAUSES = (
         remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # not tf.reduce_sum",
         remedies={ALONE: "loss = tf.reduce_mean(per_example)  # not tf.reduce_sum"},
         rewrites={rf"tf\.reduce_sum\({ARGUMENT}\)": r"tf.nn.compute_average_loss(\2)"},
-        recognised="The gradients match if every example has weight 1, or one over the number of replicas, in full and "
-        "in short batches alike; a constant factor would not match both.",
-        met='"Cannot optimize with tf.reduce_sum(), but with tf.reduce_mean()" (question and answer, in Chinese), '
-        "https://qa.1r1g.com/sf/ask/3361946101",
         gradient=_summed,
         recorded={LOSS: recorded_sum},
     ),
@@ -288,13 +274,6 @@ CAUSES = (
             ),
             rf"tf\.reduce_sum\({ARGUMENT}\) */ *[A-Za-z_]\w*": r"tf.nn.compute_average_loss(\2)",
         },
-        recognised="The gradients of full batches are right. Those of short batches match if each example has a "
-        "weight of one over the size of a full batch, or over another constant, which is measured in the first step "
-        "and must match all steps.",
-        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": 60,000 = 937 x 64 + 32, '
-        "https://www.tensorflow.org/tutorials/distribute/custom_training\n"
-        '"Incorrect loss calculation for the last batch in TFTrainer if dataloader_drop_last is False", '
-        "https://github.com/huggingface/transformers/issues/6969",
         gradient=_constant,
         recorded={LOSS: recorded_share("loss-constant-denominator")},
     ),
@@ -310,10 +289,6 @@ CAUSES = (
         "gradients = tape.gradient(scaled_loss, variables)  # applied without dividing by factor",
         remedy="gradients = tape.gradient(loss, variables)  # of the loss itself, without the factor\n"
         "# or, where the factor is needed:\ngradients = [gradient / factor for gradient in gradients]",
-        recognised="A factor is measured in the first step's gradient. It must explain every other step, too, and no "
-        "simpler cause may explain them. A factor equal to the number of replicas is a cause of its own.",
-        met='"[BERT/TF] gradients scale up with the number of gradient accumulation", '
-        "https://github.com/NVIDIA/DeepLearningExamples/issues/713",
         gradient=_scaled,
         recorded={LOSS: recorded_factor, GRADIENTS: recorded_gradients},
     ),
@@ -328,10 +303,6 @@ CAUSES = (
         wrong="gradients = tape.gradient(loss, variables)\noptimizer.apply_gradients(zip(gradients, variables))",
         remedy="scaled_loss = optimizer.scale_loss(loss)  # inside the tape; apply_gradients divides by the scale\n"
         "gradients = tape.gradient(scaled_loss, variables)",
-        recognised="The model computes in float16, and the first step's gradient is a large power of two times the "
-        "right one, or the same part of it. It must explain every other step, too.",
-        met='"Mixed precision, guide: training the model with a custom training loop", '
-        "https://www.tensorflow.org/guide/mixed_precision",
         gradient=_scale_missing,
         recorded={LOSS: recorded_scale, GRADIENTS: recorded_scale},
     ),
@@ -347,12 +318,6 @@ CAUSES = (
         "loss = tf.reduce_sum(per_example) / count  # exact, but not what fit does",
         remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # as fit does\n"
         "# to make both exact instead: drop the uneven batch, or override fit's compute_loss",
-        recognised="The gradients match if every example of a global batch has the same weight. They differ from fit's "
-        "only where a batch does not split evenly, and the check includes such a batch.",
-        met="TensorFlow's tutorial advises against tf.reduce_mean, since replicas' batch sizes may vary, "
-        "https://www.tensorflow.org/tutorials/distribute/custom_training\n"
-        '"Correctly calculate distributed loss average" (PyTorch), '
-        "https://github.com/facebookresearch/fairchem/pull/269",
         gradient=_uneven,
     ),
     Cause(
@@ -367,10 +332,6 @@ CAUSES = (
             ON_BATCHES: "layer = layers.Dense(units, kernel_regularizer=regularizer)  # as in fit's model",
             ALONE: "loss += tf.add_n(model.losses)",
         },
-        recognised="The gradients match if the layers' losses, or some of them, are left out and the data's loss is "
-        "complete.",
-        met='"Unused kernel regularizers during training", '
-        "https://github.com/hunglc007/tensorflow-yolov4-tflite/issues/369",
         gradient=_regularization_missing,
         recorded={LOSS: recorded_without_penalty},
     ),
@@ -383,11 +344,6 @@ CAUSES = (
         "of all replicas are summed.",
         wrong="loss += tf.add_n(model.losses)  # on every replica",
         remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
-        recognised="The gradients match if the layers' losses are multiplied by the number of replicas and the data's "
-        "loss is right.",
-        met='"Fix loss scaling with tf.distribute.MirroredStrategy and keras.regularizers" (Keras had it '
-        "itself), https://github.com/keras-team/keras/pull/20609\n"
-        '"Manually scale the loss in Resnet DS model", https://github.com/tensorflow/models/pull/6195',
         gradient=_regularization_not_divided,
         recorded={LOSS: recorded_penalty_each},
     ),

@@ -160,11 +160,6 @@ CAUSES = (
         wrong="loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # the model ends without a softmax",
         remedy="model, optimizer, loss_object, metrics = run.build()  # use this loss_object",
         remedies={SCRIPT: "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)  # as in fit"},
-        recognised="The gradients match those of the experiment's loss with the opposite from_logits, or of its loss "
-        "of softmax(predictions).",
-        met='"Is there a problem in the loss function": logits, and no from_logits=True, '
-        "https://github.com/xiph/LPCNet/issues/97\n"
-        '"Double softmax in cross entropy with logits", https://github.com/nfmcclure/tensorflow_cookbook/issues/86',
         gradient=_logits,
         recorded={LOSS: _recorded_logits},
     ),
@@ -177,12 +172,6 @@ CAUSES = (
         wrong="per_example = tf.square(y - predictions)  # [n] minus [n, 1] is [n, n]",
         remedy="per_example = loss_object.call(tf.reshape(y, tf.shape(predictions)), predictions)",
         remedies={SCRIPT: "y = tf.reshape(y, tf.shape(predictions))  # before the loss"},
-        recognised="If labels have one dimension less than predictions: the gradients match those of the mean over all "
-        "pairs of a label and a prediction.",
-        met='"MSE loss computes different values depending on shape", '
-        "https://github.com/tensorflow/tensorflow/issues/37770\n"
-        '"Why the loss function (mse) calculated by keras not the same as mine", '
-        "https://github.com/keras-team/keras/issues/14627",
         gradient=_broadcast,
         recorded={LOSS: _recorded_broadcast, GRADIENTS: _broadcast_next},
     ),
@@ -194,10 +183,6 @@ CAUSES = (
         wrong="x, y, *_ = batch\nper_example = loss_object.call(y, predictions)",
         remedy="x, y, sample_weight = batch\nper_example = loss_object.call(y, predictions) * sample_weight",
         remedies={FIT: "model.fit(..., sample_weight=sample_weight)  # or class_weight=..., as in the other script"},
-        recognised="If the experiment has sample or class weights: the gradients match if every example counts the "
-        "same.",
-        met='"Too many values to unpack when including sample_weights", '
-        "https://github.com/Jannoshh/simple-sam/issues/6",
         gradient=_unweighted,
         recorded={LOSS: _recorded_unweighted},
     ),
@@ -208,7 +193,6 @@ CAUSES = (
         explanation="fit's loss smooths its labels; the loop computes the loss by itself, without that.",
         wrong="loss = tf.nn.softmax_cross_entropy_with_logits(y, predictions)",
         remedy="per_example = loss_object.call(y, predictions)  # the loss of run.build() smooths the labels",
-        recognised="Every step's gradient matches that of the experiment's loss with label_smoothing=0.",
         remedies={
             FIT: "model.compile(optimizer, loss_object)  # with the other script's label_smoothing",
             SCRIPT: "per_example = loss_object.call(y, predictions)  # with fit's label_smoothing",
@@ -226,7 +210,6 @@ CAUSES = (
         wrong="per_position = loss_object.call(y, predictions)\nloss = tf.reduce_mean(per_position)",
         remedy="loss = loss_object(y, predictions)  # so Keras uses the mask, and divides by the replicas",
         remedies={SCRIPT: "loss = loss_object(y, predictions)  # an object of keras.losses, which uses the mask"},
-        recognised="The model's outputs have a mask, and every step's gradient matches that of the loss without it.",
         gradient=_no_mask,
         recorded={LOSS: lambda sides, _: [Variant({"loss": UNMASKED}, Measurement.of("script-unmasked"))]},
     ),

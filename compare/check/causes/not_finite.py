@@ -35,10 +35,5 @@ CAUSES = [
             f"{WHICH}\nper_example = loss_object.call(y, predictions)  # Keras's losses take no logarithm of zero, "
             "and know what logits are"
         ),
-        recognised=(
-            "The records say after which step a weight first is not finite on one side only, or in which epoch a "
-            "reported number is not. That step is trained again on both sides: the stage, and the layer or the "
-            "variables, are those of its first such value."
-        ),
     )
 ]

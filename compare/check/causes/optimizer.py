@@ -376,10 +376,6 @@ CAUSES = (
             f"{RUN} {AVERAGES}": f"{OWN_OPTIMIZER}\n{OF_EMA}",
             RUN: OWN_OPTIMIZER,
         },
-        recognised="The gradients are right but the updates are not; the updates match if they are simulated with the "
-        "class, hyperparameters, learning rates or step counts of the loop's optimizer, or applied in as many parts.",
-        met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
-        "created in every step, https://github.com/tensorflow/tensorflow/issues/29675",
         update=_other_optimizer,
         recorded={UPDATE: one_of(kind_of_setting, "optimizer-differs")},
         fact=_average_not_taken,
@@ -398,12 +394,6 @@ CAUSES = (
             f"{SCRIPT} {SETS_RATE}": f"{SCHEDULE_OF_FIT}\noptimizer.learning_rate = schedule(epoch)  # in every epoch",
             SCRIPT: SCHEDULE_OF_FIT,
         },
-        recognised="fit's learning rate changes from step to step, the loop's does not, and the updates match if "
-        "they are simulated with the constant learning rate.",
-        met='"Learning Rate scheduler with custom training using tf.GradientTape", '
-        "https://github.com/tensorflow/tensorflow/issues/37862\n"
-        '"How learning rate scheduler works with Custom training loop using tf.GradientTape()", '
-        "https://github.com/tensorflow/models/issues/7687",
         update=_no_schedule,
         recorded={UPDATE: one_of(kind_of_setting, "learning-rate-schedule-missing")},
     ),
@@ -416,9 +406,6 @@ CAUSES = (
         wrong="for epoch in range(epochs):\n    train_one_epoch()",
         remedy=with_callbacks("run.build_callbacks()", "run.epochs"),
         remedies={SCRIPT: with_callbacks("[...]", "range(1, epochs + 1)")},
-        recognised="Until then all weights agree, fit has callbacks, and from this step on its learning rate has "
-        "changed without a schedule while the loop's has not; or fit has ended in another epoch, or has changed "
-        "weights outside of its steps.",
         update=_no_callbacks,
         recorded={"": recorded_end, EXAMPLES: recorded_end, UPDATE: one_of(kind_of_setting, "callbacks-missing")},
         fact=_callbacks_missing,

@@ -243,10 +243,6 @@ CAUSES = (
             ON_BATCHES: MEAN_OF_CALLS,
             SCRIPT: "metric.reset_state()  # each metric: after every epoch, and before validation",
         },
-        recognised="Each reported number is recomputed from the loop's own weights; it matches if the metric still "
-        "holds earlier values: its own earlier epochs or, in validation, the training examples.",
-        met='"Incorrect use of tf.Metrics?", https://github.com/lucasjinreal/tfboys/issues/1\n'
-        '"Reset metrics after each epoch", https://github.com/JetBrains-Research/code2seq/pull/112',
         formula=_not_reset,
     ),
     Cause(
@@ -259,13 +255,6 @@ CAUSES = (
         remedy='accuracy = tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")  # labels are class numbers\n'
         'accuracy = tf.keras.metrics.CategoricalAccuracy(name="accuracy")  # labels are one-hot\n'
         'accuracy = tf.keras.metrics.BinaryAccuracy(name="accuracy")  # one prediction for each label',
-        recognised="The reported number, recomputed from the loop's own weights, matches another of Keras's "
-        "accuracies, not that of the experiment. Of two scripts: the classes of their metrics, and the shapes of what "
-        "these are given.",
-        met='"A bug with inaccurate metric accuracy when using closure loss", '
-        "https://github.com/tensorflow/tensorflow/issues/35568\n"
-        '"Error with module keras/metrics/accuracy_metrics.py and tensorflow module tf.keras.metrics.Accuracy()", '
-        "https://github.com/keras-team/keras/issues/18796",
         formula=_other_metric,
     ),
     Cause(
@@ -278,12 +267,6 @@ CAUSES = (
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# in the step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
         remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
-        recognised="The reported loss, recomputed from the loop's own weights, matches the mean over batches, not "
-        "the mean over examples; the check uses batches of several sizes.",
-        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": total_loss / num_batches, '
-        "https://www.tensorflow.org/tutorials/distribute/custom_training\n"
-        '"Incorect Loss calculation in keras.Model.evaluate when last batch size is different", '
-        "https://github.com/tensorflow/tensorflow/issues/27993",
         formula=_per_batch,
     ),
     Cause(
@@ -296,8 +279,6 @@ CAUSES = (
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# in every step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
         remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
-        recognised="The reported number, recomputed from the loop's own weights, matches the last batch of each epoch "
-        "alone.",
         formula=_last_batch,
     ),
     Cause(
@@ -311,14 +292,6 @@ CAUSES = (
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# the replica's mean; loss is only its share",
         remedies={DIVIDED: UNDIVIDED},
-        recognised="The reported loss is the right one, recomputed from the loop's own weights, multiplied or "
-        "divided by the number of replicas.",
-        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy", its note on metrics, '
-        "https://www.tensorflow.org/tutorials/distribute/custom_training\n"
-        '"Distribute Strategy wrong reduction": shares averaged, '
-        "https://github.com/tensorflow/tensorflow/issues/28956\n"
-        '"Error in the tpu.ipynb notebook": loss * strategy.num_replicas_in_sync, '
-        "https://github.com/tensorflow/tensorflow/issues/40339",
         formula=_not_reduced,
     ),
     Cause(
@@ -331,8 +304,6 @@ CAUSES = (
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# loss is what is differentiated, with tf.add_n(model.losses)",
         remedies={ALONE: f"loss += tf.add_n(model.losses)\n{MEAN_OF_EXAMPLES}", DIVIDED: UNDIVIDED},
-        recognised="The reported loss, recomputed from the loop's own weights before each step, matches without the "
-        "layers' losses, or without one of them.",
         formula=lambda case, _: _no_penalty(case, "train"),
     ),
     Cause(
@@ -343,11 +314,6 @@ CAUSES = (
         wrong="loss = tf.reduce_mean(per_example)  # in validation",
         remedy="loss = tf.reduce_mean(per_example) + tf.add_n(model.losses)  # in validation as in training",
         remedies={DIVIDED: UNDIVIDED},
-        recognised="The reported val_loss, recomputed from the weights at the end of the epoch, matches without the "
-        "layers' losses.",
-        met='"Keras test loss_vals have no total_loss", https://github.com/google/automl/issues/633\n'
-        '"how to incorporate the regularization term into loss computation in validation stage", '
-        "https://github.com/keras-team/keras/issues/2104",
         formula=lambda case, _: _no_penalty(case, "validation"),
     ),
     Cause(
@@ -359,10 +325,6 @@ CAUSES = (
         wrong="predictions = model(x, training=True)  # in validation",
         remedy="predictions = model(x, training=False)",
         rewrites={r"((?:self\.)?\w+)\((.+), training=True\)": r"\2(\3, training=False)"},
-        recognised="The reported validation numbers match those of the model called with training=True on the "
-        "validation batches in order.",
-        met='"Correct is_train value for BiMPM validation", '
-        "https://github.com/nelson-liu/paraphrase-id-tensorflow/pull/52",
         formula=_training_mode,
     ),
     Cause(
@@ -372,12 +334,6 @@ CAUSES = (
         explanation="Validation leaves out batches: the short last one, or all after a fixed number of steps.",
         wrong="for batch in validation.take(steps): ...  # or drop_remainder=True",
         remedy="for batch in validation: ...  # all of them, without drop_remainder",
-        recognised="The reported validation numbers match those of the first validation batches alone; the evidence "
-        "gives their number.",
-        met='"Model performs differently for model.fit and custom training loop": validates on '
-        "test_set[:batch_size], https://github.com/tensorflow/tensorflow/issues/41957\n"
-        '"Unable to train model on multiple GPUs using MirroredStrategy in TF2.0": validation_steps skips the last '
-        "batch, https://github.com/tensorflow/tensorflow/issues/30843",
         formula=_dropped,
     ),
     Cause(
@@ -389,10 +345,6 @@ CAUSES = (
         wrong="loss = strategy.experimental_local_results(per_replica_loss)[0]",
         remedy="with strategy.scope():\n    loss_metric = tf.keras.metrics.Mean()  # its result covers all replicas\n"
         "loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])  # in the step",
-        recognised="The reported number, recomputed from the loop's own weights, matches the examples of one replica "
-        "alone; the evidence says which.",
-        met='"Allow for a customized loss reduction when training with custom train_step in a '
-        "MirroredStrategy\": Keras prints the first replica's, https://github.com/keras-team/keras/issues/15509",
         formula=_one_replica,
     ),
     Cause(
@@ -403,10 +355,6 @@ CAUSES = (
         wrong="x, y, *_ = batch  # in validation\nper_example = loss_object.call(y, predictions)",
         remedy="x, y, sample_weight = batch  # in validation too\n"
         "per_example = loss_object.call(y, predictions) * sample_weight",
-        recognised="If the validation data has sample weights: the reported val_loss matches if every example counts "
-        "the same.",
-        met='"Option to use sample weights also for the validation set?", '
-        "https://github.com/keras-team/keras/issues/2298",
         formula=_unweighted,
     ),
 )

@@ -329,11 +329,6 @@ CAUSES = (
         rewrites={
             r"((?:self\.)?\w+)\(([\w.]+)(?:, training=False)?\)": r"\2(\3, training=True)",
         },
-        recognised="The gradients match those of the model called with training=False on the same batch.",
-        met='"Transfer learning trained by custom TF 2.0 training loop performs worse than keras fit", '
-        "https://github.com/tensorflow/tensorflow/issues/31184\n"
-        '"Batch normalization moving mean and variance are not being updated", '
-        "https://github.com/michalfaber/tensorflow_Realtime_Multi-Person_Pose_Estimation/issues/13",
         gradient=_no_flag,
         recorded={PREDICTIONS: _recorded_flag},
     ),
@@ -352,13 +347,6 @@ CAUSES = (
             "optimizer.apply_gradients(zip(gradients, variables))\n"
             "# the optimizer clips, with the same clipnorm, clipvalue or global_clipnorm as fit's",
         },
-        recognised="The limit is taken as the largest norm or value among the gradients that are too small; clipping "
-        "all steps at this limit must explain all of them. The optimizer's own clipping is compared by its "
-        "configuration and by the updates.",
-        met='"Optimizer clipvalue and clipnorm not working in Tensorflow 2.0": before or after aggregation, '
-        "https://github.com/tensorflow/tensorflow/issues/33929\n"
-        '"Correctly calculate gradient clipping on aggregate gradients in multi-gpu", '
-        "https://github.com/LeelaChessZero/lczero-training/pull/162",
         gradient=_clipped_gradient,
         update=_clipped_update,
         recorded={GRADIENTS: _recorded_clipping, UPDATE: one_of(kind_of_setting, "clipping-differs")},
@@ -373,10 +361,6 @@ CAUSES = (
         wrong="for variable, gradient in zip(variables, gradients):\n"
         "    variable.assign_sub(learning_rate * gradient)  # on each replica, with its own gradient",
         remedy="optimizer.apply_gradients(zip(gradients, variables))  # in the function passed to strategy.run",
-        recognised="The updates or the gradients match if each replica uses its own gradient only, or if all "
-        "replicas use the first one's. The weights of every replica are compared.",
-        met='"Fix gradient not averaged when parallel training" (Horovod), '
-        "https://github.com/deepmodeling/deepmd-kit/pull/1104",
         gradient=_not_reduced,
         update=_not_reduced,
         recorded={GRADIENTS: _recorded_first},
@@ -389,12 +373,6 @@ CAUSES = (
         wrong="variables = model.layers[-1].trainable_variables",
         remedy="variables = model.trainable_variables\ngradients = tape.gradient(loss, variables)\n"
         "optimizer.apply_gradients(zip(gradients, variables))  # in every step",
-        recognised="Some variables, which are named, should be trained but have a zero gradient or none in all "
-        "steps, or never change; all others are right. Or no weight ever changes.",
-        met='"Unpredictable behaviour of tracked variables in subclassing layers and models", '
-        "https://github.com/keras-team/keras/issues/16797\n"
-        '"Empty trainable variables in keras model (tf 2.0)", '
-        "https://github.com/tensorflow/tensorflow/issues/29073",
         gradient=_without_gradient,
         update=_without_update,
         recorded={
