@@ -587,7 +587,6 @@ def loss_step(
     *,
     penalty: float = 0.25,
     targets: tuple[Any, Any, Any, Any] | None = None,
-    spread: float | None = None,
     pairs: bool | None = None,
 ) -> CloseUp:
     """One step on 8 examples with this loss, and the call of the loss function: its configuration, shapes, values."""
@@ -597,8 +596,6 @@ def loss_step(
         name, configuration, true, predicted = targets
         info = {"loss": name, "configuration": configuration, "true": 1, "predicted": 1, "weights": 0}
         events.append(Event("targets", 0, info, [np.asarray(true), np.asarray(predicted)], tuple(range(8))))
-    if spread is not None:
-        events.append(Event("spread", 0, {}, [np.float64(spread)]))
     of = {"targets": 1, "penalties": 1, "pairs": pairs}
     events.append(Event("loss", 0, of, [np.float32(loss), np.float32(penalty)]))
     return CloseUp({STEP: events})
@@ -649,14 +646,6 @@ def test_probabilities_that_are_said_to_be_logits_are_a_cause_where_only_one_sid
     (named,) = name_causes(locate(right, other, [], STEP, NAMES), replace(sides(other), close_ups=(right, other)))
     assert (named.id, named.measurements["kind"]) == ("logits-mismatch", "script-probabilities")
     assert causes_of_loss(right, loss_step(1.01 * loss(probabilities), penalty=0)) == []
-
-
-def test_labels_of_one_dimension_are_named_for_a_loss_function_of_ones_own() -> None:
-    """Its formula is not known, but what it gives for labels [n] and predictions [n, 1] was computed."""
-    own = ("LossFunctionWrapper", {"name": "my_loss"}, np.zeros((8, 1)), np.ones((8, 1)))
-    right = loss_step(1.0, penalty=0, targets=own, spread=1.7)
-    assert causes_of_loss(right, loss_step(1.7, penalty=0)) == ["label-shape-broadcast"]
-    assert causes_of_loss(right, loss_step(1.6, penalty=0)) == []
 
 
 @pytest.mark.parametrize(

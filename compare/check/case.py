@@ -240,7 +240,7 @@ class Case:
             if weight_gaps.all_match:
                 return weight_gaps
         for variant, nudge in self._variants(recipe):
-            if nudge > 1 and (weight_gaps.all_match or not self.only_few_gradients_off(recipe)):
+            if nudge > 1 and (weight_gaps.all_match or not self.only_few_off(self.residuals(recipe))):
                 break
             if nudge > NUDGES and not weight_gaps.only_few_off(MAX_KINK_RESIDUAL):
                 break
@@ -348,13 +348,6 @@ class Case:
         """Whether only a few residuals exceed the threshold, and only slightly, as when rounding crosses a kink."""
         off = [residual for residual in residuals if residual > self.threshold]
         return len(off) <= len(residuals) // 3 and max(off, default=0.0) <= MAX_KINK_RESIDUAL
-
-    def only_few_gradients_off(self, recipe: Recipe) -> bool:
-        """Whether at most a few steps' gradients are off; True if none were observed."""
-        feed = self.feed(recipe)
-        if feed is None or len(feed) != len(self.steps):
-            return True
-        return self.only_few_off([self.step_residual(i, span, recipe) for i, span in enumerate(feed)])
 
     def step_residual(self, i: int, span: Span, recipe: Recipe, nudge: int = 0) -> float:
         """The relative distance of one step's gradient from the recipe's."""

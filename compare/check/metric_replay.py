@@ -85,10 +85,10 @@ class MetricTable:
             for replica, part in enumerate(parts):
                 if length(part):
                     recipe = Recipe(training=training, sample_weights=sample_weights)
-                    right = trained = self.replay.forward(states[replica], part, recipe)
+                    right = trained = self.replay.compute(states[replica], part, recipe)
                     if self.recipe != self._right(self.recipe):
                         wrong = replace(self.recipe, training=training)
-                        trained = self.replay.forward(states[replica], part, wrong)
+                        trained = self.replay.compute(states[replica], part, wrong)
                     states[replica] = right.state  # dropout's seeds advance from batch to batch
                     passes.append((right, trained))
             table.append(self._row(parts, passes))
@@ -100,7 +100,7 @@ class MetricTable:
         for step, span in zip(self.case.passes, self.case.expected, strict=False):
             parts = self.replay.divided(self.replay.batch(span)) if step.after is not None else []
             states = zip(parts, step.after or (), strict=True)
-            seen = [self.replay.forward(x, part, Recipe(training=training)) for part, x in states if length(part)]
+            seen = [self.replay.compute(x, part, Recipe(training=training)) for part, x in states if length(part)]
             tables[step.epoch].append(self._row(parts, [(each, each) for each in seen]))
         return tables
 

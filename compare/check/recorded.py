@@ -154,9 +154,8 @@ class RecordedLoss:
 
     def _of_examples(self, loss: str, sample_weights: bool) -> float | None:
         """The loss of the examples with the right shares; None if it cannot be computed."""
-        targets, spread = self.targets, self.sides.right.arrays(self.sides.step, "spread")
-        if targets is None:  # a loss function that is not known, computed as if each label met every prediction
-            return float(np.mean([float(each) for each in spread])) if loss == BROADCAST and spread else None
+        if (targets := self.targets) is None:
+            return None
         given = value_of(targets)
         if loss == UNRECOVERED:  # what is given is said to be logits, and the right side takes it for what it is
             recovered = value_of(targets.with_other_logits()) if targets.from_logits else None

@@ -57,11 +57,6 @@ class Losses:
         """The mean over examples, as fit reports it."""
         return float(np.average(self.values, weights=self.examples))
 
-    @property
-    def mean_after(self) -> float:
-        """The same of the losses after the update."""
-        return float(np.average(self.after, weights=self.examples))
-
 
 @dataclass(frozen=True)
 class ReportedLoss:
@@ -294,8 +289,9 @@ def evidence_on_numbers(
     again = sum(step in seen.again for step in steps)
     reported = {epoch: logs["loss"] for epoch, logs in candidate.logs.items() if "loss" in logs}
     known = reported and all(epoch in losses and losses[epoch].after for epoch in reported)
+    after = {epoch: np.average(losses[epoch].after, weights=losses[epoch].examples) for epoch in reported if known}
     others = {name for name in differing if not name.startswith("val_")}
-    if known and all(same(value, losses[epoch].mean_after) for epoch, value in reported.items()):
+    if known and all(same(value, after[epoch]) for epoch, value in reported.items()):
         epoch, value = next(iter(reported.items()))
         found.append(Measurement.of("loss-after-update", epoch=epoch, value=value, expected=losses[epoch].mean))
         others.discard("loss")

@@ -42,7 +42,6 @@ from compare.check.replay_parts import (
     micro_batches,
     pack,
     slice_batch,
-    squash_for,
     unmasked,
     unrecovered,
     with_other,
@@ -141,7 +140,11 @@ class Replay:
 
     def squash(self) -> Any:
         """The function that makes probabilities of the logits that the loss takes; None if it takes none."""
-        return squash_for(self.experiment.build_loss())
+        loss = self.experiment.build_loss()
+        options = getattr(loss, "_fn_kwargs", {})
+        if tf.nest.is_nested(loss) or not getattr(loss, "from_logits", options.get("from_logits")):
+            return None
+        return tf.nn.sigmoid if "Binary" in type(loss).__name__ else tf.nn.softmax
 
     @cached_property
     def recovers(self) -> bool:
@@ -257,7 +260,7 @@ class Replay:
             for i, value in enumerate(state[: self.trainable]):
                 target = np.where(generator.random(value.shape) < 0.5, np.inf, -np.inf).astype(value.dtype)
                 state[i] = np.nextafter(value, target)
-        return self._compute(state, self.batch(part), recipe, trains=True)
+        return self.compute(state, self.batch(part), recipe, trains=True)
 
     def _compute_replica_gradients(
         self, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int = 0
@@ -332,17 +335,10 @@ class Replay:
         """Returns a gradient after clipping."""
         return self.flatten(clip.of(self.unflatten(flat)))
 
-    def forward(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe) -> PassResult:
-        """Evaluates a validation batch, or one replica's part of it, with the given weights."""
-        return self._compute(state, batch, recipe, trains=False)
-
-    def assign(self, state: Sequence[np.ndarray]) -> None:
-        """Sets all variables of the model."""
+    def compute(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe, *, trains: bool = False) -> PassResult:
+        """Evaluates a batch, such as one of validation, or one replica's part of it, with the given weights."""
         for variable, value in zip(self.variables, state, strict=True):
             variable.assign(value)
-
-    def _compute(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe, *, trains: bool) -> PassResult:
-        self.assign(state)
         x, y = batch[0], batch[1]
         weights = batch[2] if len(batch) == 3 and recipe.sample_weights else None
         if trains and recipe.class_weights and self.experiment.class_weight is not None:

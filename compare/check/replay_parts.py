@@ -151,13 +151,6 @@ def with_other(loss: Any, option: str, change: Callable[[Any], Any]) -> tuple[An
         return None
 
 
-def squash_for(loss: Any) -> Any:
-    """The function that makes probabilities of the logits that a loss takes; None if it takes none."""
-    if tf.nest.is_nested(loss) or not getattr(loss, "from_logits", getattr(loss, "_fn_kwargs", {}).get("from_logits")):
-        return None
-    return tf.nn.sigmoid if "Binary" in type(loss).__name__ else tf.nn.softmax
-
-
 def class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
     """Returns each example's class weight; ``y`` holds class indices, or is one-hot encoded."""
     classes = np.asarray(y)

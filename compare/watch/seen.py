@@ -21,10 +21,10 @@ class Event:
 
     Attributes:
         kind: ``inputs``, ``weights``, ``seeds`` (the state of layers' random numbers), ``layer``, ``predictions``,
-            ``mask`` (of what counts in a loss), ``targets``, ``spread`` (the loss if each label met every prediction),
-            ``loss``, ``scaled`` (a LossScaleOptimizer may leave out the update), ``gradients``, ``sketch`` (of each
-            gradient, a few numbers) or ``updated`` (the weights that the optimizer has made), in this order; several
-            micro-batches in a step repeat it. ``drawn`` (random numbers) may be anywhere before ``gradients``.
+            ``mask`` (of what counts in a loss), ``targets``, ``loss``, ``scaled`` (a LossScaleOptimizer may leave out
+            the update), ``gradients``, ``sketch`` (of each gradient, a few numbers) or ``updated`` (the weights that
+            the optimizer has made), in this order; several micro-batches in a step repeat it. ``drawn`` (random
+            numbers) may be anywhere before ``gradients``.
         info: what is known without the values: names, flags, how many arrays of which kind; of ``inputs``, the
             ``operations`` that have made the data set that they come from: each a method's name, its number, and the
             line of the script that calls it.

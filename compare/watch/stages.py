@@ -200,12 +200,11 @@ class StageObserver(Observer):
         if not watched:
             return value
         weights = weight[0] if weight else options.get("sample_weight")
-        function = getattr(loss, "fn", None)
         mask = getattr(y_pred, "_keras_mask", None)
         if masked and mask is not None and self._taped():
             self._record("mask", {}, [mask])
         whole = value if divided == 1 or self._taped() else value * divided
-        self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, whole, function)
+        self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, whole)
         return value
 
     def _divide(self, original: Any, value: Any) -> Any:
@@ -237,9 +236,7 @@ class StageObserver(Observer):
         self._record_targets(name, plain, both[0], both[1], None, value)
         return value
 
-    def _record_targets(
-        self, name: str, configuration: Any, y_true: Any, y_pred: Any, weight: Any, value: Any, function: Any = None
-    ) -> None:
+    def _record_targets(self, name: str, configuration: Any, y_true: Any, y_pred: Any, weight: Any, value: Any) -> None:
         true, predicted = tf.nest.flatten(y_true), tf.nest.flatten(y_pred)
         if not self._taped():
             self._record("untaped", {}, [predicted[0], *tf.nest.flatten(value)])
@@ -253,8 +250,6 @@ class StageObserver(Observer):
             "weights": len(weights),
         }
         self._record("targets", info, [*true, *predicted, *weights, *tf.nest.flatten(value)])
-        if function is not None and len(true) == len(predicted) == 1 and is_column(predicted[0]) and not weights:
-            self._record("spread", {"function": function}, [true[0], predicted[0]])
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
         models, losses = self._here.models, self._here.losses
@@ -379,10 +374,6 @@ class StageObserver(Observer):
             info = {**info, "shape": list(arrays[0].shape)}
             self._replicas[number].drawn.append(Event(kind, number, info, [], row_hashes([arrays[0][None]])))
             return
-        if kind == "spread":
-            if not any(map(self._watches, self._next_steps(number))):
-                return
-            info, arrays = {}, (self._spread(info["function"], *arrays),)
         with self._lock:
             replica = self._replicas[number]
             waiting = replica.waiting
@@ -481,14 +472,6 @@ class StageObserver(Observer):
                 continue
             if row_hashes(arrays) in [each.rows for each in seen.steps.get(made, ()) if each.kind == "inputs"]:
                 seen.again.add(made)
-
-    def _spread(self, function: Any, true: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """The loss of labels of shape [n] and predictions of shape [n, 1], which are broadcast to all pairs."""
-        with self._here.set(in_loss=True):
-            try:
-                return np.asarray(np.mean(function(tf.constant(true.reshape(-1)), tf.constant(predicted))), np.float64)
-            except Exception:
-                return np.asarray(np.nan)
 
     def _step_of(self, training: int, replica: int, positions: Sequence[int], times: int) -> int:
         """The number of the step to which gradients belong; optimizers of different variables share theirs.

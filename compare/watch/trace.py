@@ -321,23 +321,10 @@ class TraceWriter:
             self._write(each.number)
 
     def step(self, number: int, step: int, hashes: np.ndarray, projections: np.ndarray) -> None:
-        """Records the weights after a step."""
+        """Records the weights after a step; of a step that is recorded again, the last ones count."""
         self._rows.setdefault(number, []).append((step, hashes, projections))
         if time.monotonic() > self._flushed + FLUSH_SECONDS:
             self.flush()
-
-    def replace(self, number: int, hashes: np.ndarray, projections: np.ndarray) -> None:
-        """Records other weights after the last step of a training."""
-        rows = self._rows[number]
-        if not rows:  # it is in the file already
-            path = self.folder / f"{number}.steps"
-            dtype = step_dtype(*hashes.shape)
-            with open(path, "r+b") as file:
-                file.seek(-dtype.itemsize, 2)
-                rows.append((int(np.frombuffer(file.read(), dtype)["step"][0]), hashes, projections))
-                file.seek(-dtype.itemsize, 2)
-                file.truncate()
-        rows[-1] = rows[-1][0], hashes, projections
 
     def flush(self) -> None:
         """Writes what is still in memory."""
@@ -475,5 +462,6 @@ def read_traces(folder: Path) -> list[Trace]:
         dtype = step_dtype(len(content["variables"]), content["replicas"])
         data = path.with_suffix(".steps").read_bytes() if path.with_suffix(".steps").exists() else b""
         steps = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
+        steps = steps[np.append(steps["step"][1:] != steps["step"][:-1], [True] * bool(len(steps)))]
         traces.append(Trace(steps=steps, **content))
     return traces

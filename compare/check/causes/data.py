@@ -118,7 +118,7 @@ def _explained_by_forward_pass(case: Case, epoch: int, changed: list[str]) -> bo
     for batches in (replay.validation, training):
         state = list(before[0])
         for batch in batches:
-            state = replay.forward(state, replay.divided(batch)[0], Recipe(training=True)).state
+            state = replay.compute(state, replay.divided(batch)[0], Recipe(training=True)).state
             if all(np.allclose(state[i], after[0][i], rtol=1e-4, atol=1e-6) for i in indices):
                 return True
     return False

@@ -32,14 +32,17 @@ from compare.check.step_values import (
     relative_gap,
 )
 from compare.check.used import class_of
-from compare.watch.trace import BY_HAND, Trace
+from compare.watch.trace import BY_HAND
 
 
 def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause that makes other updates of equal gradients."""
     rates, variables = _recorded_rates(sides)
     traces = sides.right_trace, sides.other_trace
-    right, other = (optimizer_of(trace, rate) for trace, rate in zip(traces, rates, strict=True))
+    right, other = (
+        next(iter([*(each for each in trace.optimizers if begins_with(rate, each)), *trace.optimizers]), None)
+        for trace, rate in zip(traces, rates, strict=True)
+    )  # the first of several that begins with the learning rate of the step, or else the first
     if right is not None and other is not None and BY_HAND in (right["class"], other["class"]):
         by_hand = _updated_by_hand(sides, other, right)
         return ("optimizer-differs", by_hand) if by_hand else None
@@ -135,11 +138,6 @@ def _updated_by_hand(sides: Sides, own: Mapping[str, Any], right: Mapping[str, A
         remedy = f"variable.assign_sub({expected * sides.other.scale:.3g} * gradient)"
         remedy = with_momentum if momentum else remedy
     return Variant({}, Measurement.of("script-by-hand", optimizers=names, rates=[rate, expected]), remedy=remedy)
-
-
-def optimizer_of(trace: Trace, rate: float | None) -> Mapping[str, Any] | None:
-    """The first optimizer of a training, or of several the first that begins with the learning rate of a step."""
-    return next(iter([*(each for each in trace.optimizers if begins_with(rate, each)), *trace.optimizers]), None)
 
 
 def begins_with(rate: float | None, optimizer: Mapping[str, Any]) -> bool:
@@ -273,14 +271,6 @@ def _rate_not_followed(
     if other is not None and other.get("lr") is not None and begins_with(rates[1], other) and rates[0] != rates[1]:
         numbers = {"lr": other["lr"], "learning_rate": rates[1], "expected": rates[0]}
         return "optimizer-differs", Variant({}, Measurement.of("script-lr", **numbers), remedy=BY_ITS_NAME, called=None)
-    seen = _recorded_callbacks(sides, rates, right, other)
-    return ("callbacks-missing", Variant({}, seen)) if seen else None
-
-
-def _recorded_callbacks(
-    sides: Sides, rates: Sequence[float | None], right: Mapping[str, Any] | None, other: Mapping[str, Any] | None
-) -> Measurement | None:
-    """Evidence that a callback of fit has set another learning rate than the one at which it began."""
     callbacks = _recorded_list(sides, but=(*NEVER, *STOP, SWAPS))
     of_rate = [name for name in callbacks if "LearningRate" in name or "LR" in name]
     callbacks = [name for name in of_rate if name in SET_RATES] or of_rate or callbacks
@@ -291,7 +281,8 @@ def _recorded_callbacks(
         return None
     numbers = {"learning_rate": rates[0], "other_rate": rates[1]}
     names = {"side": sides.right_name, "other": sides.other_name}
-    return Measurement.of("script-rate-changed", callbacks=callbacks, **numbers, **names)
+    seen = Measurement.of("script-rate-changed", callbacks=callbacks, **numbers, **names)
+    return "callbacks-missing", Variant({}, seen)
 
 
 def recorded_end(sides: Sides, located: Located) -> Iterator[Variant]:
