@@ -63,7 +63,6 @@ class Batches:
 
     @property
     def validation(self) -> int:
-        """The number of validation examples."""
         return VALIDATION_BATCHES * self.full + self.validation_last
 
 

@@ -32,6 +32,7 @@ from compare.watch.seen import CloseUp, Event
 
 FEW_EXAMPLES = 8
 """The number of examples below which inputs of other examples may look alike."""
+_INPUTS = partial(model_events, kind="inputs")
 SAME_EXAMPLES = 0.5
 """The correlation of inputs above which they are those of the same examples: normalized otherwise, or augmented."""
 
@@ -71,7 +72,7 @@ def _same_examples(at: Step) -> bool:
         return True  # the same labels, or each by another name
     if a == b and len(set(a)) > 1:
         return True
-    alike = _correlation(*at.of(_inputs_of)[:2])
+    alike = _correlation(*at.of(_INPUTS)[:2])
     return alike > SAME_EXAMPLES if alike is not None else a == b or not a or not b
 
 
@@ -95,15 +96,9 @@ def _correlation(a: Sequence[Event], b: Sequence[Event]) -> float | None:
     return float(np.mean((one * other).sum(0)[varied] / norms[varied])) if varied.any() else None
 
 
-def _inputs_of(close_up: CloseUp, step: int) -> list[Event]:
-    return model_events(close_up, step, "inputs")
-
-
 def _same_inputs(at: Step) -> bool:
     """Whether both sides call the same model first; one may call its parts instead, one after the other."""
-    a, b, _ = at.of(
-        lambda each, step: [np.shape(array)[1:] for one in _inputs_of(each, step)[:1] for array in one.arrays]
-    )
+    a, b, _ = at.of(lambda each, step: [np.shape(array)[1:] for one in _INPUTS(each, step)[:1] for array in one.arrays])
     return a == b
 
 
@@ -137,7 +132,7 @@ def _true(close_up: CloseUp, step: int) -> list[Event]:
 
 def inputs_of(at: Step) -> StageValues:
     """Compares the values of the examples, as the model is given them."""
-    a, b, _ = at.of(_inputs_of)
+    a, b, _ = at.of(_INPUTS)
     if not any(event.arrays for event in a) or not _same_inputs(at):
         return StageValues(INPUTS, None)
     rows = at.of(example_rows)
@@ -157,7 +152,6 @@ def _joined(events: Sequence[Event]) -> np.ndarray:
 
 
 def _numbers(events: Sequence[Event]) -> list[np.ndarray]:
-    """The arrays of numbers, without texts."""
     arrays = [np.asarray(array) for event in events for array in event.arrays]
     return [array for array in arrays if array.dtype.kind not in "OSU"]
 
@@ -200,7 +194,6 @@ def predictions_of(at: Step) -> StageValues:
 def _outputs_of(
     at: Step, reference: Sequence[Event], candidate: Sequence[Event], twins: Sequence[Sequence[Event]]
 ) -> StageValues:
-    """Compares the outputs of one model."""
     in_one_call = len(candidate) == 1
     scalars = [sum(not np.ndim(array) for array in events[0].arrays) for events in (reference, candidate)]
     if len(reference) != len(candidate) or scalars[0] != scalars[1]:

@@ -24,12 +24,10 @@ class Measurement:
 
     @classmethod
     def of(cls, kind: str, /, **quantities: Any) -> Measurement:
-        """A measurement with quantities by name."""
         return cls(kind, quantities)
 
     @classmethod
     def all(cls, parts: Sequence[Measurement]) -> Measurement:
-        """Several measurements as one."""
         return parts[0] if len(parts) == 1 else cls.of("several", parts=list(parts))
 
     @classmethod
@@ -41,7 +39,6 @@ class Measurement:
         return cls(content["kind"], quantities)
 
     def but(self, **quantities: Any) -> Measurement:
-        """This measurement with more quantities."""
         return Measurement(self.kind, {**self.quantities, **quantities})
 
     def __hash__(self) -> int:

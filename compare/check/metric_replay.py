@@ -164,7 +164,6 @@ class ReportedMetric:
 
     @property
     def weighted(self) -> bool:
-        """Whether the examples have weights."""
         return len(self.table.replay.validation[0]) == 3 if self.part == VALIDATION else self.table.replay.weighted
 
     @property
@@ -181,7 +180,6 @@ class ReportedMetric:
         return [kind for kind in ACCURACIES if kind != self.accuracy] if self.accuracy else []
 
     def known(self) -> bool:
-        """Whether this metric can be recomputed."""
         exists = self.is_loss or self.name in self.table.replay.metrics
         return exists and (self.part == VALIDATION or self.table.train is not None)
 
@@ -207,7 +205,6 @@ class ReportedMetric:
 
     @property
     def penalties(self) -> int:
-        """The number of losses of layers."""
         rows = self.table.validation(self.table.case.epochs[0], training=False, sample_weights=True)
         return len(rows[0][0].penalties)
 

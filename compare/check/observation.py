@@ -197,7 +197,6 @@ class Observation:
         return as_record(self.name, self.records)
 
     def of_epoch(self, epoch: int) -> list[OptimizerStep]:
-        """The optimizer steps of one epoch."""
         return [step for step in self.optimizer_steps if step.epoch == epoch]
 
 

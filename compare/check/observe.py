@@ -171,7 +171,6 @@ class ProbeRun(Run):
         return original(*args, **options)
 
     def finish(self) -> Observation:
-        """Returns the observation after training."""
         self.observation.final = self._read()
         if seen := self._observer.seen(0):
             self.observation.inside = replace(seen, ends=tuple(self._ends))

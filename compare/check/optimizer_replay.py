@@ -46,11 +46,12 @@ def simulate(
             if i in update.restarts:
                 optimizer.reset()
             if update.since and i == update.since:
-                optimizer.override(update.overrides)
+                for name, changed in update.overrides.items():  # never of an optimizer that is traced
+                    setattr(optimizer.optimizer, name, changed)
             for variable, value in zip(variables, step.state[replica], strict=False):
                 variable.assign(value)
             if update.learning_rates is not None:
-                optimizer.set_rate(update.learning_rates[min(i, len(update.learning_rates) - 1)])
+                optimizer.rate.assign(update.learning_rates[min(i, len(update.learning_rates) - 1)])
             if update.iterations is not None:
                 optimizer.optimizer.iterations.assign(update.iterations[i])
             given = step.gradients if gradients is None else gradients[i]
@@ -71,7 +72,7 @@ class UnclippedOptimizer:
     Args:
         optimizer: a Keras optimizer that is built for the variables.
         traced: whether steps are traced once, rather than run eagerly.
-        rates: whether ``set_rate`` will be called.
+        rates: whether its ``rate`` will be set.
     """
 
     def __init__(self, optimizer: Any, *, traced: bool, rates: bool) -> None:
@@ -85,7 +86,7 @@ class UnclippedOptimizer:
         self._variables = [distributed(v) for v in optimizer.variables]
         self._initial = [v.numpy() for v in self._variables]
         if rates:
-            self._rate = settable_rate(optimizer)
+            self.rate = settable_rate(optimizer)
         self._traced = traced
         self._steps: dict[tuple[int, ...], Any] = {}
 
@@ -93,15 +94,6 @@ class UnclippedOptimizer:
         """Restores the state before the first step."""
         for variable, value in zip(self._variables, self._initial, strict=True):
             variable.assign(value)
-
-    def override(self, hyperparameters: Mapping[str, Any]) -> None:
-        """Changes hyperparameters; it must not be traced."""
-        for name, value in hyperparameters.items():
-            setattr(self.optimizer, name, value)
-
-    def set_rate(self, rate: float) -> None:
-        """Sets the learning rate of the next step."""
-        self._rate.assign(rate)
 
     def clipped(self, gradients: Sequence[Any]) -> list[Any]:
         """Applies the optimizer's own clipping to dense or sparse gradients."""
@@ -114,7 +106,6 @@ class UnclippedOptimizer:
         return list(clipped)
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Applies one update to the variables."""
         if not self._traced:
             self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
             return
@@ -263,7 +254,6 @@ class DampedMomentum(tf.keras.optimizers.SGD):  # type: ignore[misc]
     """The velocity is a mean of gradients: v = momentum · v + (1 - momentum) · g."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one variable."""
         super().update_step((1 - self.momentum) * gradient, variable, learning_rate)
 
 
@@ -273,7 +263,6 @@ class HandWrittenAdam(tf.keras.optimizers.Adam):  # type: ignore[misc]
     formula: ClassVar[str]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one variable."""
         if isinstance(gradient, tf.IndexedSlices):
             gradient = tf.convert_to_tensor(gradient)
         index = self._get_variable_index(variable)

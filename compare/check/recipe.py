@@ -38,7 +38,6 @@ def mean_of_means(split: Split) -> list[float]:
 
 
 def norm_of(arrays: Sequence[np.ndarray]) -> float:
-    """The Euclidean norm of all values together."""
     return float(np.linalg.norm(np.concatenate([each.ravel() for each in arrays]))) if arrays else 0.0
 
 
@@ -270,7 +269,6 @@ class MetricFormula:
 
 
 def scaled(share: Share, factor: float) -> Share:
-    """Returns a share multiplied by a factor."""
     return lambda split: [factor * weight for weight in share(split)]
 
 

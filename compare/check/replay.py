@@ -125,7 +125,6 @@ class Replay:
 
     @property
     def weighted(self) -> bool:
-        """Whether training examples have weights."""
         return len(next(iter(self.epochs.values()))) == 3
 
     def other_losses(self, kind: str) -> tuple[Any, Any] | None:
@@ -231,11 +230,9 @@ class Replay:
     # Steps.
 
     def batch(self, span: Span) -> Batch:
-        """The examples of a span."""
         return slice_batch(self.epochs[span.epoch], span.start, span.stop)
 
     def divided(self, batch: Batch) -> list[Batch]:
-        """Splits a batch over the replicas."""
         return [slice_batch(batch, part.start, part.stop) for part in self.parts(Span(0, 0, length(batch)))]
 
     def parts(self, span: Span) -> list[Span]:
@@ -316,7 +313,6 @@ class Replay:
 
     @property
     def weights(self) -> int:
-        """The number of trainable weights."""
         return sum(int(np.prod(shape)) for shape in self.shapes)
 
     def flatten(self, arrays: Sequence[Gradient]) -> np.ndarray:
@@ -332,7 +328,6 @@ class Replay:
         return [part.reshape(shape) for part, shape in zip(np.split(flat, edges), self.shapes, strict=True)]
 
     def clipped(self, flat: np.ndarray, clip: Clip) -> np.ndarray:
-        """Returns a gradient after clipping."""
         return self.flatten(clip.of(self.unflatten(flat)))
 
     def compute(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe, *, trains: bool = False) -> PassResult:

@@ -18,7 +18,6 @@ Batch = tuple[Any, ...]
 
 
 def length(batch: Any) -> int:
-    """Returns the number of examples in a batch."""
     return len(tf.nest.flatten(batch)[0])
 
 
@@ -28,18 +27,15 @@ def concatenate(batches: Sequence[Any]) -> Any:
 
 
 def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
-    """Returns the examples from ``start`` to ``stop`` of a batch."""
     return tf.nest.map_structure(lambda array: array[start:stop], batch)  # type: ignore[no-any-return]
 
 
 def batch_spans(epoch: int, batches: Sequence[Batch]) -> list[Span]:
-    """Returns the span of each batch of an epoch."""
     edges = np.cumsum([0, *map(length, batches)])
     return [Span(epoch, int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
 
 def divide(gradient: Any, factor: tf.Tensor) -> Any:
-    """Divides a dense, sparse or missing gradient by a factor."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(divide(gradient.values, factor), gradient.indices, gradient.dense_shape)
     return None if gradient is None else gradient / tf.cast(factor, gradient.dtype)
@@ -105,7 +101,6 @@ class PassResult:
 
     @property
     def penalty(self) -> float:
-        """The sum of the layers' losses."""
         return sum(self.penalties)
 
 
@@ -128,7 +123,6 @@ def unrecovered(predictions: tf.Tensor) -> tf.Tensor:
 
 
 def is_masking(layer: Any) -> bool:
-    """Whether this is a ``Masking`` layer."""
     return isinstance(layer, tf.keras.layers.Masking)
 
 

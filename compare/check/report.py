@@ -103,7 +103,6 @@ class Report:
         return tuple(finding for finding in self.findings if finding.kind == REPORTING)
 
     def without(self, probe: str, reason: str) -> Report:
-        """Returns this report with one more probe that could not be made."""
         return replace(self, not_applicable=(*self.not_applicable, NotApplicable(probe, reason)))
 
     @property
@@ -119,7 +118,6 @@ class Report:
         ).settled()
 
     def as_verdict(self) -> Verdict:
-        """The verdict of this check alone."""
         return Verdict.of(self.reference, [self.judged], scope="check", replicas=self.replicas)
 
 

@@ -36,27 +36,22 @@ class Sides:
 
     @property
     def other(self) -> CloseUp:
-        """The other side."""
         return self.close_ups[1 - int(self.swapped)]
 
     @property
     def right_trace(self) -> Trace:
-        """The training of ``right``."""
         return self.traces[int(self.swapped)]
 
     @property
     def other_trace(self) -> Trace:
-        """The training of ``other``."""
         return self.traces[1 - int(self.swapped)]
 
     @property
     def right_name(self) -> str:
-        """The name of the side that is held to be right."""
         return self.names[int(self.swapped)]
 
     @property
     def other_name(self) -> str:
-        """The name of the side at fault."""
         return self.names[1 - int(self.swapped)]
 
     def named(self, seen: Measurement, *, by_right: bool = False) -> Measurement:

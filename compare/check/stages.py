@@ -62,7 +62,6 @@ class Located:
     stages: Sequence[StageValues] = field(default_factory=tuple)
 
     def of(self, stage: str) -> StageValues | None:
-        """A stage's values, if it was compared."""
         return next((each for each in self.stages if each.stage == stage), None)
 
 

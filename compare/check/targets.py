@@ -42,7 +42,6 @@ class Targets:
     paired: bool = True
 
     def with_other_logits(self) -> Targets:
-        """The same call with the other ``from_logits``."""
         return replace(self, from_logits=not self.from_logits)
 
 
@@ -144,10 +143,6 @@ def log_probabilities(predicted: np.ndarray, from_logits: bool) -> np.ndarray:
         return np.asarray(np.log(np.clip(predicted / predicted.sum(-1, keepdims=True), TINY, 1 - TINY)))
 
 
-def _categorical(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.ndarray:
-    return np.asarray(-(true * log_probabilities(predicted, from_logits)).sum(-1))
-
-
 def _binary(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.ndarray:
     if from_logits:
         losses = np.maximum(predicted, 0) - predicted * true + np.log1p(np.exp(-np.abs(predicted)))
@@ -158,7 +153,9 @@ def _binary(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.nd
 
 
 KINDS: dict[str, Callable[[np.ndarray, np.ndarray, bool], np.ndarray]] = {
-    "categorical_crossentropy": _categorical,
+    "categorical_crossentropy": lambda true, predicted, from_logits: np.asarray(
+        -(true * log_probabilities(predicted, from_logits)).sum(-1)
+    ),
     "binary_crossentropy": _binary,
     "mean_squared_error": lambda true, predicted, _: np.asarray(np.square(true - predicted).mean(-1)),
     "mean_absolute_error": lambda true, predicted, _: np.asarray(np.abs(true - predicted).mean(-1)),

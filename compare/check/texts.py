@@ -18,11 +18,6 @@ def _last_as_full(*, last: int, global_batch_size: int, examples: int, **_: Any)
     )
 
 
-def _output_weights(*, expected: Mapping[str, float], **_: Any) -> str:
-    given = ", ".join(f"{name} {weight:g}" for name, weight in expected.items())
-    return f"the outputs' losses all have weight 1, not {given}"
-
-
 def _never_change(*, zero: str | None, batch: int = 0, **_: Any) -> str:
     why = {
         None: f"no optimizer is ever applied (the check's batches have {batch:,} examples at most)",
@@ -68,11 +63,6 @@ def _learning_rate(
 def _ambiguous(*, causes: Sequence[Sequence[str]], **q: Any) -> str:
     names = " or ".join(" and ".join(ids) for ids in causes)
     return f"{names} would explain {what_is_explained(q)} equally well, so no cause is named"
-
-
-def _optimizer_steps(*, steps: Mapping[int, int], batches: int, **_: Any) -> str:
-    counts = ", ".join(f"{count} in epoch {epoch}" for epoch, count in steps.items())
-    return f"the optimizer steps are {counts}; the data set has {batches} batches in all"
 
 
 def _gradient_off(
@@ -135,7 +125,10 @@ OF_CHECK: Mapping[str, str | Callable[..., str]] = {
     "mask-unused": "padded positions count in the loss like any other: the mask is not used",
     "mask-lost": "the mask of {layers:some} is lost, so later layers see the padding",
     "output-weight": "the loss of output {output} has weight 1 instead of {expected:g}, {factor:.6g} times as much",
-    "output-weights": _output_weights,
+    "output-weights": lambda expected, **_: (
+        "the outputs' losses all have weight 1, not "
+        + ", ".join(f"{name} {weight:g}" for name, weight in expected.items())
+    ),
     "micro-batches-summed": "the gradients of micro-batches of {examples} are added up, not averaged: {factor} times "
     "too large",
     "micro-batches-by-constant": "the sum over micro-batches of {examples} is divided by {divisor}, also where a batch "
@@ -277,7 +270,10 @@ OF_CHECK: Mapping[str, str | Callable[..., str]] = {
     "{side}'s do not",
     "changed-after-last-step": "changed after the last step of epoch {epoch}: {variable}{others:? and {others} "
     "others}, by up to {gap:.3g}",
-    "optimizer-steps": _optimizer_steps,
+    "optimizer-steps": lambda steps, batches, **_: (
+        f"the optimizer steps are {', '.join(f'{count} in epoch {epoch}' for epoch, count in steps.items())}; the data "
+        f"set has {batches} batches in all"
+    ),
     "end-steps": "end_step was called {steps} times; the data set has {batches} batches",
     "gradient-off": _gradient_off,
     "gradients-off-together": "no single step's gradient is off, but all steps together do not match the right "

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def why_no_gradients(observation: Observation) -> NotApplicable:
-    """Explains why the gradients of a trainer were not seen."""
     reason = "never calls apply of a Keras optimizer"
     if observation.compiled:
         reason = "applies its optimizer in a function compiled by XLA (jit_compile=True), where nothing can be recorded"

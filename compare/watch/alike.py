@@ -395,7 +395,6 @@ class InitialWeights:
             self._first.append(Group(list(map(described, variables)), list(values), seeds))
 
     def step_made(self) -> None:
-        """Marks that the first optimizer step was made."""
         self.trained = True
         if self._provides:
             (self._folder / ALL_BEGUN).touch()

@@ -132,7 +132,9 @@ class Observer:
             try:
                 result = original(*args, **options)
             except tf.errors.OutOfRangeError:
-                self._leave_out_steps_without_data()
+                # The graph of fit counts a step that finds no more data, but changes no weights.
+                for training in [each for each in self.trainings if each.is_unchanged()]:
+                    training.leave_out()
                 raise
         stepped = self.look()
         over = bool(stepped) and all(training.steps >= self.settings.max_steps for training in stepped)
@@ -140,12 +142,6 @@ class Observer:
         if self._enough():
             self.end_early()
         return result
-
-    def _leave_out_steps_without_data(self) -> None:
-        """The graph of ``fit`` counts a step that finds no more data, but changes no weights."""
-        for training in self.trainings:
-            if training.is_unchanged():
-                training.leave_out()
 
     def _repeats_what_is_over(self, call: Sequence[Any], before: Sequence[Any]) -> bool:
         """Whether a call would only go on with the first of a script's two trainings, whose steps are enough.

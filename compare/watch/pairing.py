@@ -15,7 +15,6 @@ SHAPE: Key = lambda variable: variable.shape  # noqa: E731
 
 
 def shapes_of(variables: Sequence[Variable]) -> list[tuple[int, ...]]:
-    """The shapes of variables, in order."""
     return [variable.shape for variable in variables]
 
 

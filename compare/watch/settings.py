@@ -136,12 +136,10 @@ class Settings(Detail):
         return file, line
 
     def write(self, path: Path) -> None:
-        """Writes the settings as JSON."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Settings:
-        """Reads what ``write`` wrote."""
         content = json.loads(path.read_text(encoding="utf-8"))
         nudge, close_up = content.pop("nudge"), tuple((first, last) for first, last in content.pop("close_up"))
         content = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}

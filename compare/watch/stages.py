@@ -337,7 +337,9 @@ class StageObserver(Observer):
         context = tf.distribute.get_replica_context()
         replica: Any = 0 if context is None else context.replica_id_in_sync_group
         if tf.executing_eagerly():
-            function(np.asarray(replica), *map(_as_array, tensors))
+            # NumPy itself makes no array of a bfloat16 scalar.
+            values = [each.numpy() if tf.is_tensor(each) else each for each in tensors]
+            function(np.asarray(replica), *map(np.asarray, values))
         elif not in_xla(tf.compat.v1.get_default_graph()):
             values = [tf.cast(replica, tf.int64), *(tf.convert_to_tensor(tensor) for tensor in tensors)]
             with self._after_earlier_events():
@@ -427,7 +429,10 @@ class StageObserver(Observer):
                 seen += [each for each in replica.waiting if weights & each.info.get("of", weights)]
             replica.ended.add(training)
         seen += events
-        self._forget(training, step)
+        if self.settings.latest_only and step <= self._lost_at:
+            for steps in (self._seen[training].steps, self._seen[training].after):
+                for earlier in [each for each in steps if each < step - 1]:
+                    del steps[earlier]
 
     def _updated(self, info: dict[str, Any], replica: int, arrays: Sequence[Any]) -> None:
         """Keeps the weights that an optimizer has made."""
@@ -444,13 +449,6 @@ class StageObserver(Observer):
     def _watches(self, step: int) -> bool:
         """Whether a step's stages are recorded, or it is the one before."""
         return step <= self._lost_at and any(first - 1 <= step <= last for first, last in self.settings.close_up)
-
-    def _forget(self, training: int, step: int) -> None:
-        """Keeps the last two steps only, if that was asked for."""
-        kept: list[dict[int, Any]] = [self._seen[training].steps, self._seen[training].after]
-        for steps in kept if self.settings.latest_only and step <= self._lost_at else ():
-            for earlier in [each for each in steps if each < step - 1]:
-                del steps[earlier]
 
     def _lost(self, training: Training, weights: Sequence[np.ndarray]) -> bool:
         """Whether weights are not finite that were at first; a mask may be infinite from the start."""
@@ -552,11 +550,6 @@ def _dense(tensor: Any) -> Any:
     if isinstance(tensor, tf.SparseTensor):
         return tf.sparse.to_dense(tensor)
     return tensor.to_tensor() if isinstance(tensor, tf.RaggedTensor) else tensor
-
-
-def _as_array(tensor: Any) -> np.ndarray:
-    """What an eager tensor holds; NumPy itself makes no array of a bfloat16 scalar."""
-    return np.asarray(tensor.numpy() if tf.is_tensor(tensor) else tensor)
 
 
 def _ids(sources: Sequence[Any]) -> frozenset[int]:

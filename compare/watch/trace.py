@@ -327,7 +327,6 @@ class TraceWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is still in memory."""
         self._flushed = time.monotonic()
         for number, rows in self._rows.items():
             if not rows:

@@ -67,7 +67,6 @@ class ByHand:
         self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def get_config(self) -> dict[str, Any]:
-        """It has no settings."""
         return {}
 
 
@@ -75,33 +74,23 @@ class Training:
     """One training: variables that optimizers update over a stretch of steps. A model only names it.
 
     It goes on with another optimizer, and with other variables that begin with its weights, as after ``load_model``. It
-    ends when the script sets its weights back to what they were: then another one begins.
+    ends when the script sets its weights back to what they were: then another one begins. What a ``Trace`` has of it by
+    the same name (``OF_TRAINING``) is told there.
 
     Attributes:
-        number: 0 for the script's first training.
         root: the model or layer that it is named by; None if there is none.
-        created: the number of that model in the order of creation.
         variables: the variables that are compared: all weights of the models, or else what the optimizer updates.
         initial: their values before the first step; None if they were not seen.
-        alike: whether those could be made alike, where that was asked for.
-        changed_early: whether they are others than those that gradients were first taken of.
         over: whether it has made more steps than are recorded.
         counts: the optimizers that make its steps now, by their id.
-        parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
-        reseeded: the steps after which it goes on with other states of its layers' random numbers.
-        empty: the steps after which optimizers count one more, which changes no weights.
         described: the optimizers that are in the trace.
         fingerprint: computes the fingerprints; None before the first step.
         move: moves the weights, for a noise twin.
         touched: whether the script has set one of its variables since the last step.
         adjusted: whether it did after an earlier step.
         next: the training of the same variables that has begun then.
-        state: of a model that no optimizer trains, whether it is part of a training's (``INSIDE``) or not (``APART``);
-            ``LEFT`` for what a training leaves.
-        of: the number of that training.
         last: the fingerprint of the weights after the last step.
         now: the same, or that of the weights which a noise twin goes on with.
-        untaped: the script's first line that has called the model with ``training=True`` after steps, without a tape.
         left: the number of steps when ``fit`` or the optimizer last ended the training, and the fingerprint then.
     """
 
@@ -138,7 +127,6 @@ class Training:
 
     @property
     def name(self) -> str:
-        """What it is called."""
         return "" if self.root is None else str(self.root.name)
 
     @property

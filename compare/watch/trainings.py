@@ -88,7 +88,12 @@ class Trainings(list[Training]):
 
     def _set_out(self, training: Training) -> None:
         """Keeps what a training begins with, as far as its variables have values."""
-        training.initial = self._beginning(training.variables)
+        # The step that is under way has not changed what it trains. It may have changed the state of layers, and so may
+        # the first step of another training, before or after this one begins: that is taken as it was before both.
+        trained = set().union(*(each.updated for each in self))
+        training.initial = _values(
+            training.variables, lambda each: not each.trainable and id(container(each)) not in trained
+        )
         training.changed_early = self._changed_early(training)
         training.alike = self._initial.alike(training.variables)
         if training.initial is not None:
@@ -106,15 +111,6 @@ class Trainings(list[Training]):
         pairs = zip(training.variables, training.initial or (), strict=False)
         new = [(mark_of(each), now) for each, now in pairs if each.trainable and id(container(each)) not in trained]
         return any(mark.used_first not in (None, hash(now.tobytes())) for mark, now in new)
-
-    def _beginning(self, weights: Sequence[Any]) -> list[np.ndarray] | None:
-        """What a training begins with; None if it has no values yet.
-
-        The step that is under way has not changed what it trains. It may have changed the state of layers, and so may
-        the first step of another training, before or after this one begins: that is taken as it was before both.
-        """
-        trained = set().union(*(training.updated for training in self))
-        return _values(weights, lambda each: not each.trainable and id(container(each)) not in trained)
 
     def _continued(self, weights: Sequence[Any], root: Any) -> Training | None:
         """The training that goes on with these variables, which begin with its weights."""

@@ -29,7 +29,6 @@ def _class(case: Case, *, reference: bool = False) -> type[Any]:
 
 
 def _rates(case: Case, *, reference: bool = False) -> tuple[float, ...]:
-    """The learning rate of each step."""
     observation = case.reference if reference else case.observation
     return tuple(step.learning_rate for step in observation.optimizer_steps) or tuple(observation.rates)
 
@@ -131,7 +130,6 @@ def _lost_count(case: Case) -> Iterator[Change]:
 
 
 def _counts(case: Case) -> tuple[int, ...]:
-    """The optimizer's iterations before each step."""
     return tuple(step.calls[0].iterations for step in case.steps)
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def _of(case: ReportedMetric, kind: str, **quantities: Any) -> Measurement:
-    """A measurement of a reported number."""
     return Measurement.of(kind, metric=case.key, **quantities)
 
 

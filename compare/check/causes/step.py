@@ -312,7 +312,6 @@ def _no_gradient(case: Case, indices: Iterable[int]) -> Measurement:
 
 
 def _set(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are set."""
     return {name: value for name, value in config.items() if value}
 
 
