@@ -158,8 +158,7 @@ class Case:
 
         ``[step][replica]``; each is float64 ``[weights]``.
         """
-        steps = ([self.replay.flatten(gradients) for gradients in step.gradients] for step in self.steps)
-        return [[np.sum(gradients, axis=0)] * len(gradients) for gradients in steps]
+        return [[np.sum(self.replica_gradients(i), axis=0)] * self.replicas for i in range(len(self.steps))]
 
     @cached_property
     def _min_scales(self) -> list[float]:

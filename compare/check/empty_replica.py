@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -32,7 +33,6 @@ class EmptyReplicaProbe:
         self._trainer, self._reference, self._seed = trainer, reference, seed
         occurs = reference.replicas > 1 and batches.empty
         self._task = replace(task, train=task.train.first(batches.per_epoch(empty=True))) if occurs else None
-        self._observed: Observation | NotApplicable | None = None
 
     def extend(self, report: Report, trainer: Trainer, threshold: float) -> Report:
         """Returns the report, extended if the candidate fails on an empty replica.
@@ -43,8 +43,6 @@ class EmptyReplicaProbe:
         """
         if self._task is None:
             return report
-        if self._observed is None:
-            self._observed = self._observe_reference(self._task)
         if isinstance(self._observed, NotApplicable):
             return replace(report, not_applicable=(*report.not_applicable, self._observed))
         try:
@@ -69,13 +67,16 @@ class EmptyReplicaProbe:
             )
         return report
 
-    def _observe_reference(self, task: TrainingTask) -> Observation | NotApplicable:
+    @cached_property
+    def _observed(self) -> Observation | NotApplicable:
+        """The reference on such batches."""
+        assert self._task is not None
         kinds = {kind for _, kind in self._reference.layers}
         failing = sorted(kind for kind in kinds if "Conv" in kind or "BatchNormalization" in kind)
         if failing:  # they raise an exception, return NaN, or crash the process, whoever trains
             return NotApplicable(PROBE, f"{', '.join(failing)} cannot handle a replica without examples")
         try:
-            return observe(task, self._trainer, self._seed)
+            return observe(self._task, self._trainer, self._seed)
         except Exception as error:  # a failure of the reference does not count against the candidate
             return NotApplicable(PROBE, f"{self._reference.name} fails on it: {describe(error)}")
 
