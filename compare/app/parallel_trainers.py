@@ -70,7 +70,7 @@ def at_once(options: Training, folder: Path, console: Console) -> Training:
     A resumed comparison goes on as it began, if it came so far that this was decided.
     """
     run = RunJson.of_run(folder)
-    if options.resume and run.is_decided:
+    if options.resume and run.parallel is not None:
         began = bool(run.options.get("parallel")) and not options.sequential
         return replace(options, parallel=began or options.parallel)
     reason = why_not(options)

@@ -76,8 +76,8 @@ class Session:
         # First: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
         strategies.configure(options.replica_count, deterministic=not options.jit)
         trainers, experiment = load(options, console)
-        if isinstance(options, Training) and options.float64_reference and FLOAT64[0] in dict(trainers):
-            raise RequestError(f"--float64-reference is called {FLOAT64[0]} itself: give that trainer another name")
+        if isinstance(options, Training) and options.float64_reference and FLOAT64 in dict(trainers):
+            raise RequestError(f"--float64-reference is called {FLOAT64} itself: give that trainer another name")
         # Before the data: some strategies allow no operation before they are made.
         strategy = strategies.make(options.strategy, options.replica_count)
         train, validation = load_data(options, experiment)

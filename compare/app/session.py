@@ -143,10 +143,10 @@ def _begin_or_go_on(options: Trained, folder: Path) -> None:
     """
     run, now = RunJson.of_run(folder), as_json(options)
     if options.resume:
-        decided = {} if run.is_decided else {"parallel": now["parallel"]}
+        decided = {"parallel": now["parallel"]} if run.parallel is None else {}
         begun = {**run.content(), "options": run.options | decided}
         refuse_changes(begun, {"options": now, "code": code(options)})
-    if not run.is_decided:
+    if run.parallel is None:
         mode = {"processes": len(options.trainers), "threads_per_process": worker_of(options, folder).threads}
         run.save(options=now, parallel=mode if now["parallel"] else {})
 

@@ -48,7 +48,8 @@ class RunJson:
         preflight: the findings of the checks before training: id, severity and message.
         failures: why a trainer, or all, have no result, as ``compare.verdict.model.Failure``.
         initial_weights_sha256: the SHA-256 digests of the initial weights, by seed.
-        parallel: how ``--parallel`` divides the processor; empty where one trainer trains after the other.
+        parallel: how ``--parallel`` divides the processor; empty where one trainer trains after the other, None until
+            that is decided.
         study: how the trainings of a study were distributed.
         check: the findings of the short check by candidate, as in ``verdict.json``.
         not_finite: by candidate, where in its step a value first is not finite on one side only.
@@ -136,11 +137,6 @@ class RunJson:
         self.initial_weights_sha256 = self.initial_weights_sha256 or {}
         self.failures, self.check, self.not_finite, self.finished = [], None, None, None
         self.metrics_sha256 = None
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether it is known if trainers train at the same time; older versions wrote it down when training began."""
-        return self.parallel is not None or self.started is not None
 
     @property
     def may_go_on(self) -> bool:

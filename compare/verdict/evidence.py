@@ -8,7 +8,7 @@ from dataclasses import replace
 from compare.records import Record
 from compare.verdict.exact import absolute_gap, noise_start, paired_names
 from compare.verdict.model import Comparison
-from compare.verdict.outcomes import ALIKE, IDENTICAL, INCONCLUSIVE
+from compare.verdict.outcomes import ALIKE, IDENTICAL
 from compare.verdict.rounding import FACTOR, measure, units_of
 from compare.verdict.seeds import Study
 
@@ -26,22 +26,22 @@ def with_noise(
     if start is None or not twins:
         return comparison
     noise = measure(reference, candidate, twins, start, anchor)
-    training = replace(comparison.training, noise=noise)
-    reporting = comparison.reporting
+    comparison = replace(comparison, training=replace(comparison.training, noise=noise))
     if noise.explains:
-        training = replace(training, verdict=ALIKE)
+        training, reporting = replace(comparison.training, verdict=ALIKE), comparison.reporting
         moved = metrics_beyond(reference, candidate, twins, anchor or reference)
         reporting = replace(reporting, unexplained=tuple(name for name in reporting.unexplained if name in moved))
-    elif not noise.reproduced:
+        return replace(comparison, training=training, reporting=reporting)
+    if not noise.reproduced:
         name = (anchor or reference).trainer
-        reason = f"{name} does not give the same weights when it is run again, so nothing can be compared with it"
-        training = replace(training, verdict=INCONCLUSIVE, reason=reason)
-    elif noise.so_far:
-        reason = (
+        return comparison.undecided(
+            f"{name} does not give the same weights when it is run again, so nothing can be compared with it"
+        )
+    if noise.so_far:
+        return comparison.undecided(
             "rounding explains the gap for as long as the perturbed runs were trained, but they ended before the runs"
         )
-        training = replace(training, verdict=INCONCLUSIVE, reason=reason)
-    return replace(comparison, training=training, reporting=reporting)
+    return comparison
 
 
 def metrics_beyond(reference: Record, candidate: Record, twins: Sequence[Record], anchor: Record) -> set[str]:

@@ -31,8 +31,8 @@ from compare.verdict.model import (
 from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INCONCLUSIVE
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 
-FLOAT64 = "float64", "truth"
-"""The name of the records of the float64 run, and its former one."""
+FLOAT64 = "float64"
+"""The name of the records of the float64 run."""
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,8 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
     run, records, paired = recorded.run, _by_trainer(recorded.records), pairs(recorded)
     compared = [pair.compared(recorded.twins.get(pair.twins, ()), of_weights) for pair in paired]
     scripts, names, truth = bool(run.options.get("scripts")), run.trainers or [], None
-    for exact in [records[name] for name in FLOAT64 if name in records and name not in names][:1]:
-        measured = distances(exact[min(exact)], recorded.shown, compared)
+    if FLOAT64 in records and FLOAT64 not in names:
+        measured = distances(records[FLOAT64][min(records[FLOAT64])], recorded.shown, compared)
         truth = measured if measured.after else None  # it may have failed in its first step
     interrupted = run.status in (INTERRUPTED, UNEXPLAINED)
     comparisons = []
@@ -285,7 +285,7 @@ def with_located(comparison: Comparison, checked: Comparison | None) -> Comparis
     if found is None or (comparison.weights_alone is not None and not (same and found.stage)):
         return comparison  # which may be led by the first value that is not finite
     if unsure:
-        training = replace(comparison.training, verdict=INCONCLUSIVE, max_weight_gap=None, first_difference=None)
-        return replace(comparison, training=replace(training, noise=None, reason=reason, differing_variables=()))
+        training = replace(comparison.training, max_weight_gap=None, first_difference=None, noise=None)
+        return replace(comparison, training=replace(training, differing_variables=())).undecided(reason)
     first, reason = replace(found, equal_before=same), reason or comparison.training.reason
     return replace(comparison, training=replace(comparison.training, first_difference=first, reason=reason))

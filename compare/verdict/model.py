@@ -252,6 +252,10 @@ class Comparison:
         first = Difference(found.epoch, found.step, since, stage, where if stage else None, equal_before=before)
         return replace(self, training=replace(self.training, first_difference=first))
 
+    def undecided(self, reason: str) -> Comparison:
+        """The comparison without a verdict on the weights."""
+        return replace(self, training=replace(self.training, verdict=INCONCLUSIVE, reason=reason))
+
     def settled(self) -> Comparison:
         """The comparison as it is written: what the verdict on its numbers means for each of them is said there."""
         metrics, unexplained = self.reporting.metrics, self.reporting.unexplained
@@ -276,8 +280,7 @@ def asynchronous(comparison: Comparison) -> Comparison:
         "several workers updated the parameters without waiting for each other, so even two runs of the same trainer "
         "differ; use one worker (--workers 1) for an exact comparison"
     )
-    training = replace(comparison.training, verdict=INCONCLUSIVE, reason=reason)
-    return replace(comparison, training=training)
+    return comparison.undecided(reason)
 
 
 def unmeasured(comparison: Comparison) -> Comparison:
@@ -285,7 +288,7 @@ def unmeasured(comparison: Comparison) -> Comparison:
     if comparison.training.verdict != DIFFERENT:
         return comparison
     reason = "their weights differ, and the run was interrupted before it was measured whether rounding explains that"
-    return replace(comparison, training=replace(comparison.training, verdict=INCONCLUSIVE, reason=reason))
+    return comparison.undecided(reason)
 
 
 @dataclass(frozen=True)
