@@ -325,7 +325,8 @@ def test_free_memory_is_what_the_machine_and_the_control_group_leave(
 @pytest.mark.parametrize("began", [True, False])
 def test_what_is_resumed_goes_on_as_it_began(began: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_trainers, "why_not", lambda options: "there is one processor" if began else None)
-    write_checked(tmp_path / "run.json", {"options": {"parallel": began}, "started": "2026-01-01T00:00:00"})
+    written = {"processes": 2, "threads_per_process": 1} if began else {}
+    write_checked(tmp_path / "run.json", {"options": {"parallel": began}, "parallel": written})
     console = Console(quiet=True)
     assert at_once(request(resume=True), tmp_path, console).parallel is began
     assert not at_once(request(resume=True, sequential=True), tmp_path, console).parallel
