@@ -585,6 +585,18 @@ def test_noise_starts_where_the_two_part(train: Train) -> None:
     assert start(train("fit", said=False), silent) == (2, 1)
 
 
+def test_where_the_first_step_differs_the_second_twin_repeats_it(train: Train) -> None:
+    """A model that changes something outside itself trains otherwise each time: nothing can be compared with it."""
+    fit, loop = train("fit"), train(edits=noisy((3, 3), (1, 1), 1e-5))
+    comparison = compare_records(fit, loop)
+    first, again = (train(f"twin-{number}", edits=noisy((3, 3), (1, number), 1e-6)) for number in (1, 2))
+    assert with_noise(comparison, fit, loop, [first, again]).training.verdict == "alike"
+    otherwise = train("twin-2", edits=noisy((3, 3), (1, 1), 1e-6))
+    judged = with_noise(comparison, fit, loop, [first, otherwise]).training
+    assert judged.verdict == "inconclusive"
+    assert judged.reason.startswith("fit does not give the same weights when it is run again")
+
+
 def test_a_loud_twins_gap_counts_by_as_much_less_as_it_was_moved_more(train: Train) -> None:
     reference, candidate = train("fit"), train(edits={(1, 1): add(1e-3)})
     quiet, loud = train("twin-1", edits={(1, 1): add(1e-4)}), train("twin-4-loud", edits={(1, 1): add(1e-3)})

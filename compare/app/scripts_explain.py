@@ -286,7 +286,8 @@ def _train_twins(
         for numbers, loud in rounding.wanted_twins(measured, 0, LEAST_TWINS, MOST_TWINS, at_a_time=2):
             missing = [number for number in numbers if (step, number) not in session.twins]
             if missing:  # not trained for another model yet
-                nudges = [Nudge(step, number, rounding.LOUD if loud else 1) for number in missing]
+                units = rounding.LOUD if loud else 1
+                nudges = [Nudge(rounding.noise_begins((1, step), number)[1], number, units) for number in missing]
                 settings = [replace(session.settings(0), nudge=nudge) for nudge in nudges]
                 runs = run_scripts(session, settings, [f"perturbed run {number}" for number in missing])
                 session.twins |= {(step, n): run.folder for n, run in zip(missing, runs, strict=True)}

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from compare.engine.run import Run
 from compare.records import AnyRecord, EpochRecord, Place, in_time
-from compare.verdict.rounding import LOUD
+from compare.verdict.rounding import LOUD, noise_begins
 
 BITS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 HALVES = {"bfloat16": 1 << 16, "float16": 1 << 13}
@@ -27,7 +27,7 @@ class TwinRun(Run):
     in half precision, each step has ``HalfNoise`` too.
 
     Args:
-        start: (epoch, step) of the first step that starts from changed weights.
+        start: (epoch, step) of the first step that differs, before which the noise begins (see ``noise_begins``).
         twin: number of the twin; determines the noise.
         loud: whether the noise is ``LOUD`` units (``compare.verdict.rounding``) instead of one.
     """
@@ -36,7 +36,7 @@ class TwinRun(Run):
 
     def __init__(self, *given: Any, start: Place, twin: int, loud: bool = False, **more: Any) -> None:
         super().__init__(*given, **more)
-        self._start, self._twin, self._units = start, twin, LOUD if loud else 1
+        self._start, self._twin, self._units = noise_begins(start, twin), twin, LOUD if loud else 1
         self._moves = 0
         self._move: Any = None
         self._half: HalfNoise | None = None
