@@ -386,7 +386,8 @@ def test_a_weight_that_is_not_finite_has_a_shade_of_its_own(tmp_path: Path) -> N
     by_variable = gaps.by_variable.copy()
     by_variable[6:, 0] = np.nan
     lost = dataclasses.replace(gaps, by_variable=by_variable, equal=gaps.equal & (np.arange(len(gaps.equal)) < 6))
-    strip = weight_pictures.strip("", lost, range(len(gaps.steps)), counts(len(gaps.steps)), "", [])
+    places = range(len(gaps.steps))
+    strip = weight_pictures.strip("", lost, places, gaps.first + np.array(places), counts(len(places)), "", [])
     assert strip is not None and strip["key"][-1] == (weight_pictures.LEVELS + 1, "not a number")
     assert strip["stops"][6][2][0] == "not a number" and strip["stops"][5][2][0] == "="
 

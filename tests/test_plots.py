@@ -26,7 +26,7 @@ from matplotlib.text import Text
 import compare
 from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked
 from compare.records.run_json import RunJson, rows_checksum
-from compare.reporting import charts, pictures, plots, svg
+from compare.reporting import charts, pictures, plots, svg, weight_pictures
 from compare.reporting.gaps import GapSeries
 from compare.reporting.page_tables import epoch_rows
 from compare.reporting.run_files import RunFiles
@@ -213,6 +213,22 @@ def flat_gaps() -> GapSeries:
     places = np.array([1, 1, 2, 2], np.int32), np.array([1, 2, 1, 2], np.int32)
     zero = np.zeros(4)
     return GapSeries(0, *places, zero, zero == 0, zero * np.nan, zero + 1e-7, np.zeros((4, 1), np.float32), ["w"])
+
+
+def test_what_training_leaves_is_drawn_where_training_ends(tmp_path: Path) -> None:
+    whole, one = flat_gaps(), np.array([1e-3])
+    places = {"epochs": np.array([2], np.int32), "steps": np.array([2], np.int32), "equal": np.array([False])}
+    sizes = {"gaps": one, "noise": one, "rounding": one, "by_variable": one.astype(np.float32)[:, np.newaxis]}
+    left = dataclasses.replace(whole, **places, **sizes)
+    at_end = Comparison(
+        "loop at the end", Training("different", 1e-3, Difference(2, 2), 1, steps_made=2), Reporting(None, {})
+    )
+    compared = [(at_end, "fit at the end", left), (SAME, "fit", whole)]
+    files = RunFiles(Path(), {"trainers": ["fit", "loop"]}, None, rows(tmp_path, fit=LOOP, loop=LOOP), {}, [])
+    chart = weight_pictures.timeline(files, compared)
+    assert chart is not None
+    assert [list(line.points) for line in chart.series] == [[4], [1, 2, 3, 4]]
+    assert [list(band.area) for band in chart.bands] == [[4]] and chart.title == "Weight gap after every step"
 
 
 def test_what_one_side_alone_has_is_said_and_compared_with_nothing(tmp_path: Path) -> None:

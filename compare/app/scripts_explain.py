@@ -225,7 +225,9 @@ def _found(
     evidence = []
     if departure.step > min(lengths):
         evidence.append(Measurement.of("steps-made", steps=dict(zip(names, lengths, strict=True))))
-    still = [name for name, trace in zip(names, traces, strict=True) if trace.state and trace.never_changes]
+    still = [
+        name for name, trace in zip(names, traces, strict=True) if trace.state not in ("", LEFT) and trace.never_changes
+    ]
     if still:
         evidence.append(Measurement.of("never-changes", side=still[0]))
     elif other := maker or earlier:

@@ -55,6 +55,11 @@ class GapSeries:
     variables: Sequence[str]
 
     @property
+    def places(self) -> np.ndarray:
+        """Their sort keys, int64 ``[places]`` (see ``in_time``)."""
+        return np.asarray(in_time((self.epochs.astype(np.int64), self.steps.astype(np.int64))))
+
+    @property
     def first(self) -> int:
         """The number of the first place: 0 for the initial weights, else 1, so that step n is number n."""
         return 0 if self.steps[0] == INITIAL else 1

@@ -114,6 +114,8 @@ def _basis_of_weights(entry: Comparison, scope: str) -> list[tuple[str, str]]:
     steps = training.steps_compared
     if scope == "check":
         basis.append(("Method", "A few small batches were trained on one replica, and on two if available."))
+    elif training.steps_made and steps == 1:
+        basis.append(("Weights", "A hash of all weights on every replica was compared once, at the end."))
     elif training.steps_made:
         how = f"A hash of all weights on every replica was compared after each of the {steps:,} calls"
         basis.append(("Weights", f"{how}, which made {training.steps_made:,} optimizer steps."))

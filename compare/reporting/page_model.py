@@ -78,7 +78,7 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
         "timeline": _drawn(weight_pictures.timeline(files, compared)),
         "no_timeline": _no_timeline(files),
         "strips": weight_pictures.strips(files, compared),
-        "unit": weight_pictures.unit_of(files.comparisons),
+        "unit": weight_pictures.unit_of(compared),
         "truth": truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
         "charts": [*zip(curves, gaps, strict=True)],
         "margins": [svg.content(pictures.margin_chart(files, metric)) for metric in files.tested],

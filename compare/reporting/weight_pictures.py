@@ -44,7 +44,8 @@ def strips(files: RunFiles, compared: Sequence[Compared]) -> list[dict[str, Any]
         steps = _Steps(files, compared)
         title = f"{entry.candidate} \N{MINUS SIGN} {reference}: weight gap of each layer after every {steps.unit}"
         starts = _starts(gaps, COLUMNS, steps.first)
-        found.append(strip(title + steps.seed, gaps, starts, steps.axis, steps.x_name, steps.views))
+        at = steps.positions(gaps)
+        found.append(strip(title + steps.seed, gaps, starts, at, steps.axis, steps.x_name, steps.views))
     return [strip for strip in found if strip]
 
 
@@ -52,8 +53,8 @@ class _Steps:
     """The horizontal axis that the charts of a run's steps have in common."""
 
     def __init__(self, files: RunFiles, compared: Sequence[Compared]) -> None:
-        self.unit = unit_of([entry for entry, _, _ in compared])
-        self.longest = gaps = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
+        self.unit, self.longest = unit_of(compared), _longest(compared)[2]
+        gaps = self.longest
         self.seed = f", seed {self.longest.seed}" if files.seeds > 1 else ""
         self.new = (1 + np.flatnonzero(np.diff(gaps.epochs))).tolist()  # where epochs begin
         by_epoch = bool(self.new) and self.unit != "epoch"
@@ -64,8 +65,19 @@ class _Steps:
             ticks = [(gaps.first + start, f"{gaps.epochs[start]}") for start in starts[::every]]
             self.axis = replace(self.axis, ticks=ticks)
         self.x_name = "start of epoch" if by_epoch else self.unit
-        self.first = next((int(np.argmin(gaps.equal)) for _, _, gaps in compared if not gaps.equal.all()), None)
+        first = [self.positions(gaps)[gaps.equal.argmin()] for _, _, gaps in compared if not gaps.equal.all()]
+        self.first = int(first[0]) - gaps.first if first else None
         self.views = [] if self.first is None else self._views(self.first)
+
+    def positions(self, gaps: GapSeries) -> np.ndarray:
+        """Where the places of a comparison are on the axis, int64 ``[places]``; it may have a few of all places only.
+
+        Places of a training with other epochs follow each other as they come.
+        """
+        own, all_places = (each.places for each in (gaps, self.longest))
+        if np.isin(own, all_places).all():
+            return self.longest.first + np.searchsorted(all_places, own)
+        return _one_after_another(gaps)
 
     def _views(self, first: int) -> list[View]:
         """The parts of the axis to which readers can zoom: all of it, and the steps around the first difference."""
@@ -92,8 +104,12 @@ def timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart | None:
     for number, (entry, reference, gaps) in enumerate(compared):
         name = f"{entry.candidate} \N{MINUS SIGN} {reference}"
         starts = _starts(gaps, STOPS, steps.first)
-        lines.append(_gap_line(name, style_of(files, entry.candidate), gaps, starts, f"g{number}"))
-    bands, labels = _rounding_bands([gaps for _, _, gaps in compared], math.ceil(len(longest.steps) / STOPS))
+        at = steps.positions(gaps)
+        if np.diff(at[:2]).max(initial=1) > 1:  # nothing is known in between, so there is no line to draw
+            starts = starts[1:]
+        lines.append(_gap_line(name, style_of(files, entry.candidate), gaps, starts, at, f"g{number}"))
+    every = math.ceil(len(longest.steps) / STOPS)
+    bands, labels = _rounding_bands([(gaps, steps.positions(gaps)) for _, _, gaps in compared], every)
     equal = all(gaps.equal.all() for _, _, gaps in compared)
     labels.append((0.0, f"equal, bit for bit, after every {steps.unit}" if equal else "equal, bit for bit"))
     return chart_of_steps(
@@ -131,7 +147,11 @@ def _starts(gaps: GapSeries, most: int, around: int | None) -> list[int]:
     return sorted(starts)
 
 
-def _gap_line(name: str, style: int, gaps: GapSeries, starts: Sequence[int], key: str) -> Series:
+def _one_after_another(gaps: GapSeries) -> np.ndarray:
+    return gaps.first + np.arange(len(gaps.steps))
+
+
+def _gap_line(name: str, style: int, gaps: GapSeries, starts: Sequence[int], at: np.ndarray, key: str) -> Series:
     """The line of one candidate: the largest gap from each of the places ``starts`` up to the next."""
     points: dict[float, float] = {}
     tooltips: dict[float, str] = {}
@@ -139,28 +159,34 @@ def _gap_line(name: str, style: int, gaps: GapSeries, starts: Sequence[int], key
         part = gaps.gaps[start:end]
         finite = part[np.isfinite(part)]
         value = float(finite.max()) if len(finite) else math.nan
-        points[gaps.first + start] = value
+        points[float(at[start])] = value
         equal = bool(gaps.equal[start:end].all())
         text = "equal, bit for bit" if equal else f"{value:.3g}" if math.isfinite(value) else "not a number"
         noise = gaps.noise[start:end]
         if np.isfinite(noise).any():
             text += f" (rounding alone: {np.nanmax(noise):.3g})"
         largest = f", the largest of {end - start} steps" if end - start > 1 and not equal else ""
-        tooltips[gaps.first + start] = text + largest
+        tooltips[float(at[start])] = text + largest
     return Series(name, style, points, tooltips=tooltips, key=key)
 
 
-def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band], list[tuple[float, str]]]:
-    """The band that shows the effect of rounding, and its label: noise twins, or else one rounding of every weight."""
-    noisy = next((gaps for gaps in series if np.isfinite(gaps.noise).any()), None)
+def _rounding_bands(
+    series: Sequence[tuple[GapSeries, np.ndarray]], every: int
+) -> tuple[list[Band], list[tuple[float, str]]]:
+    """The band that shows the effect of rounding, and its label: noise twins, or else one rounding of every weight.
+
+    Args:
+        series: with the positions of the places on the axis.
+    """
+    noisy, at_place = next(((gaps, at) for gaps, at in series if np.isfinite(gaps.noise).any()), (None, series[0][1]))
     if noisy is not None:
         begin, count = int(np.isfinite(noisy.noise).argmax()), len(noisy.steps)  # it may begin with the last step
         at = sorted({begin, *range(0, count, every), count - 1} - {*range(begin)})
-        area = {float(noisy.first + i): (0.0, float(noisy.noise[i])) for i in at}
-        return [Band("twins", area)], [(area[noisy.last][1], "rounding alone, measured by perturbed runs")]
-    first = series[0]
+        area = {float(at_place[i]): (0.0, float(noisy.noise[i])) for i in at}
+        return [Band("twins", area)], [(area[float(at_place[-1])][1], "rounding alone, measured by perturbed runs")]
+    first, at_place = series[0]
     steps = [*range(0, len(first.steps), every), len(first.steps) - 1]
-    low = {float(first.first + i): float(first.rounding[i]) for i in steps if np.isfinite(first.rounding[i])}
+    low = {float(at_place[i]): float(first.rounding[i]) for i in steps if np.isfinite(first.rounding[i])}
     if not any(value > 0 for value in low.values()):
         return [], []
     area = {at: (value, 2 * value) for at, value in low.items()}
@@ -177,11 +203,18 @@ def style_of(files: RunFiles, candidate: str) -> int:
     return max(1, min(files.names.index(candidate), 5)) if candidate in files.names else 1
 
 
-def unit_of(entries: Sequence[Comparison]) -> str:
-    """The unit after which weights were compared: ``step``, ``call`` (of several steps) or ``epoch``."""
-    if entries and not any(entry.training.steps_compared for entry in entries):
+def unit_of(compared: Sequence[Compared]) -> str:
+    """The unit after which most weights were compared: ``step``, ``call`` (of several steps) or ``epoch``."""
+    if not compared:
+        return "step"
+    training = _longest(compared)[0].training
+    if not training.steps_compared:
         return "epoch"
-    return "call" if any(entry.training.steps_made for entry in entries) else "step"
+    return "call" if training.steps_made else "step"
+
+
+def _longest(compared: Sequence[Compared]) -> Compared:
+    return max(compared, key=lambda each: len(each[2].steps))
 
 
 def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
@@ -195,7 +228,7 @@ def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
     for i, entry, reference, gaps in compared:
         starts = _starts(gaps, 1 + len(gaps.steps) * STOPS // every, None)
         label = f"{runs[i][0]}: {entry.candidate} \N{MINUS SIGN} {reference}"
-        lines.append(_gap_line(label, 1 + i % 5, gaps, starts, f"r{i}"))
+        lines.append(_gap_line(label, 1 + i % 5, gaps, starts, _one_after_another(gaps), f"r{i}"))
     return chart_of_steps(
         "Weight gap after every step",
         "; ".join(f"{runs[i][0]}, {entry.candidate}: {where(entry)}" for i, entry, _, _ in compared),
@@ -225,14 +258,14 @@ LEVELS = 5
 
 
 def strip(
-    title: str, gaps: GapSeries, starts: Sequence[int], x: Axis, x_name: str, views: Sequence[View]
+    title: str, gaps: GapSeries, starts: Sequence[int], at: np.ndarray, x: Axis, x_name: str, views: Sequence[View]
 ) -> dict[str, Any] | None:
     """The content of the strip chart of one comparison, for the macro ``strip`` in ``parts.html``.
 
     Args:
         starts: the places, as indices from 0, at which the columns start, sorted; a column shows the largest gap up to
             the next one.
-        x: the horizontal axis, on which the place with index ``i`` is at ``gaps.first + i``.
+        at: where the places are on the horizontal axis ``x``, int64 ``[places]``.
 
     Returns:
         The content; None if all weights are equal at every place.
@@ -244,7 +277,8 @@ def strip(
     decades = _decades(columns)
     levels = _levels(columns, decades)
     first = np.where((values != 0).any(axis=0), (values != 0).argmax(axis=0), len(values))
-    edges = [1000 * min(max(x.position(gaps.first + start - 0.5), 0), 1) for start in (*starts, len(values))]
+    begins = [*at[starts] - 0.5, at[-1] + 0.5]
+    edges = [1000 * min(max(x.position(begin), 0), 1) for begin in begins]
     paths = {
         level: "".join(_cells(levels[:, row] == level, edges, row) for row in range(len(names)))
         for level in range(1, LEVELS + 2)
