@@ -251,7 +251,10 @@ class Scripts(Files, Replicas, StepByStep):
     def _refuse(self) -> None:
         super()._refuse()
         if not 0 < len(self.scripts) < 3:
-            raise RequestError(f"--scripts takes one script or two, not {len(self.scripts)}")
+            raise RequestError(
+                f"--scripts takes one script or two, not {len(self.scripts)}; for more, run it once for each: "
+                'for each in *.py; do fit-vs-loop scripts FIT.py "$each"; done'
+            )
         if len(self.python) > 2:
             raise RequestError(f"--python takes one interpreter for both sides or one for each, not {len(self.python)}")
         if self.commits and len(self.commits) != 2:

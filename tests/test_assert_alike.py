@@ -141,7 +141,7 @@ def test_a_failure_is_a_few_lines_with_what_to_do_the_cause_first():
         "    loss = loss / 2",
         "  also found: metrics-not-reset (in loop)",
         "  also found: optimizer-differs (in loop), seen at bad.py:20: optimizer.apply(grads)",
-        "  fit-vs-loop check --trainers fit bad.py:Bad says more",
+        "  fit-vs-loop check --trainers fit bad.py:Bad says more, and writes a page",
     ]
     # Of other weights, a cause of other numbers is no explanation.
     found = replace(found, causes=(second,), evidence=("the gradients are those of fit plus 0.01 times the weights",))
@@ -149,7 +149,7 @@ def test_a_failure_is_a_few_lines_with_what_to_do_the_cause_first():
         "different: loop does not train like fit: their weights differ from step 1 of epoch 1 on.",
         "  evidence: the gradients are those of fit plus 0.01 times the weights.",
         "  also found: metrics-not-reset (in loop)",
-        "  fit-vs-loop check --trainers fit bad.py:Bad says more",
+        "  fit-vs-loop check --trainers fit bad.py:Bad says more, and writes a page",
     ]
 
 

@@ -486,7 +486,11 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
         (["check", "--export"], "--export has no meaning in a short check: leave it out"),
         (["check", "--scripts", "a.py"], "--scripts has no meaning in a short check: leave it out"),
         (["--max-steps", "9"], "--max-steps is for scripts only: leave it out, or give two scripts"),
-        (["scripts", "a.py", "b.py", "c.py"], "--scripts takes one script or two, not 3"),
+        (
+            ["scripts", "a.py", "b.py", "c.py"],
+            "--scripts takes one script or two, not 3; for more, run it once for each: "
+            'for each in *.py; do fit-vs-loop scripts FIT.py "$each"; done',
+        ),
         (["check", "--", "3"], "-- begins the arguments of scripts: give two scripts before it, or leave it out"),
         (
             ["--keep", "sed", "--scripts", "a.py"],

@@ -553,3 +553,17 @@ def test_escape_sequences_in_errors_and_names_are_shown_as_text() -> None:
 def test_escape_sequences_in_a_request_are_shown_as_text(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     assert cli.main(["--experiment", "a\x1b[2J\udcff", "--reports", str(tmp_path / "reports")]) == 2
     assert r"--experiment a\x1b[2J\udcff: unknown" in capsys.readouterr().err
+
+
+def test_a_printed_result_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Comparison("loop", Training("different", None, Difference(1, 1), 3), Reporting(None, {}))
+    verdict = Verdict.of("fit", [replace(found, evidence=("the gradients differ by a factor " * 6,))])
+    long = as_text(verdict)
+    assert max(map(len, long.splitlines())) > 80, "a file or pipe has lines of any length"
+    stdout = io.StringIO()
+    monkeypatch.setattr(stdout, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", stdout)
+    monkeypatch.setenv("COLUMNS", "80")
+    in_terminal = as_text(verdict)
+    assert max(map(len, in_terminal.splitlines())) <= 80
+    assert in_terminal.split() == long.split(), "no words are broken or styled"

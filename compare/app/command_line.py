@@ -36,7 +36,8 @@ ABOUT = {
     "after every step. If they differ, say from which step on, and why.",
     "check": "Check in seconds whether a custom loop trains like model.fit, without a full\ntraining.",
     "scripts": "Run two training scripts unedited, or one that trains twice, and compare every\n"
-    "step. The first is the reference. Warning: the scripts can overwrite files.",
+    "step. The first is the reference; to compare more with it, run the command once\n"
+    "for each. Warning: the scripts can overwrite files.",
     "logs": "Draw and compare the logs of finished trainings, without weights: CSV files or\n"
     "TensorBoard folders. The first is the reference. Logs whose names differ only in\n"
     "a number are seeds of one training.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import threading
 import time
@@ -328,9 +329,10 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
 
 
 def as_text(verdict: Verdict) -> str:
-    """What ``print_verdict`` prints, without styles and in lines of any length."""
-    text = StringIO()
-    print_verdict(verdict, Console(file=text, color_system=None, width=UNLIMITED))
+    """What ``print_verdict`` prints, without styles; its lines are as wide as the terminal, elsewhere of any length."""
+    text, terminal = StringIO(), bool(sys.stdout and not sys.stdout.closed and sys.stdout.isatty())
+    width = None if terminal else UNLIMITED
+    print_verdict(verdict, Console(file=text, color_system=None, force_terminal=terminal, width=width))
     return text.getvalue().strip()
 
 
@@ -347,7 +349,7 @@ def _leading(worst: Comparison) -> Sequence[Finding]:
 def in_short(verdict: Verdict, options: str) -> str:
     """What a failed assertion says of the worst comparison: the result, where, and its first cause with the remedy.
 
-    Of each further cause it says its name and its line, and then with which options the command says more.
+    Of each further cause it says its name and its line, and at last with which options the command says more.
     """
     worst, *_ = worst_first(verdict)
     first = _leading(worst)
@@ -357,7 +359,7 @@ def in_short(verdict: Verdict, options: str) -> str:
     text = [*headline(worst), said, *[f"{inside}."] * bool(inside), *shown]
     others = [(cause.label, cause.source) for cause in worst.causes[len(first) :]]
     more = [f"  also found: {label}{f', {source.where}' if source else ''}" for label, source in others]
-    return "\n".join([*text, *more, *[f"  fit-vs-loop check {options} says more"] * bool(more)])
+    return "\n".join([*text, *more, f"  fit-vs-loop check {options} says more, and writes a page"])
 
 
 def _short(value: float | None) -> str:
