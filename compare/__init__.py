@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type
 
 from compare.errors import NoVerdictError, RequestError
 from compare.experiment import Experiment
-from compare.naming import did_you_mean, label, refuse_unreadable, renamed, shown_path
+from compare.naming import did_you_mean, refuse_unreadable, renamed, shown_path
 from compare.option import Converted
 from compare.options import MODES, OPTIONS, Options
 from compare.request import Request, Task
@@ -271,14 +271,18 @@ def assert_alike(
 
 
 def _as_argument(given: str | Experiment | Trainer) -> str:
-    """An experiment or a trainer as the command names it: the file that it is made in, and its name there."""
+    """An experiment or a trainer as the command names it: a file in which it has a name, and this name."""
     if isinstance(given, str):
         return given
     cls = given if isinstance(given, type) else type(given)
-    module = sys.modules.get((given.build_model if isinstance(given, Experiment) else cls).__module__)
-    there = getattr(module, "__dict__", {})
-    attribute = next((name for name, value in there.items() if value is given or value is cls), label(given))
-    return f"{shown_path(getattr(module, '__file__', None) or 'FILE.py')}:{attribute}"
+    named = []
+    for module in [*sys.modules.values()]:
+        if file := getattr(module, "__file__", None):
+            order = module.__name__ != cls.__module__, Path(file).name.startswith("test")  # who only imports it is last
+            values = [*vars(module).items()]
+            named += [(order, file, name) for name, value in values if value is given or value is cls is not Experiment]
+    _, file, name = min(named, default=(None, "FILE.py", "NAME"))
+    return f"{shown_path(file)}:{name}"
 
 
 def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None, **options: Any) -> None:

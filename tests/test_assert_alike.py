@@ -108,6 +108,9 @@ def test_a_failure_shows_the_users_test_alone(tensorflow, monkeypatch):
     assert [path.name for path in shown] == ["test_assert_alike.py"]
 
 
+OF_THIS_FILE = tasks.experiment(name="of-another-name")
+
+
 class OfThisFile(compare.CustomLoop):
     pass
 
@@ -115,7 +118,8 @@ class OfThisFile(compare.CustomLoop):
 def test_what_is_to_be_checked_is_named_as_the_command_takes_it(monkeypatch):
     monkeypatch.chdir(Path(__file__).parent)
     assert {compare._as_argument(each) for each in (OfThisFile, OfThisFile())} == {"test_assert_alike.py:OfThisFile"}
-    assert compare._as_argument(tasks.experiment(name="local")).endswith("tasks.py:local"), "it has no name there"
+    assert compare._as_argument(OF_THIS_FILE) == "test_assert_alike.py:OF_THIS_FILE", "not where build_model is"
+    assert compare._as_argument(tasks.experiment(name="local")) == "FILE.py:NAME", "it has no name"
     assert compare._as_argument("fit") == "fit"
 
 

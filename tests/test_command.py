@@ -108,7 +108,7 @@ def test_run_json_says_what_was_run(sample_run):
 
 def test_the_output_has_the_run_its_metrics_the_verdict_and_the_files(sample_run):
     folder, out = sample_run
-    lines = out.splitlines()
+    lines = [line for line in out.splitlines() if not line.endswith(" s")]  # without signs of life of a busy machine
     assert "2 replica" not in lines[0] and "1 replica" in lines[0]
     assert "CPU:0" in lines[1]
     assert any(re.match(r"fit(/loop| +)  epoch 1/2  loss \d", line) and " s, " in line for line in lines)
