@@ -244,6 +244,12 @@ def assert_alike(
             names the cause.
         RequestError: when the experiment or a trainer does not exist.
     """
+    from compare.app.cli import stderr_to  # noqa: PLC0415 (lazy)
+
+    with stderr_to(Path(os.devnull)):  # TensorFlow's messages at its start
+        import tensorflow as tf  # noqa: PLC0415 (lazy)
+
+        tf.config.list_physical_devices()
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
     from compare.check import check  # noqa: PLC0415 (lazy)
     from compare.check.probe import FAILS_ON_TWO  # noqa: PLC0415 (lazy)

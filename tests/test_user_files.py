@@ -399,6 +399,7 @@ OLD_CODE = {
 """Code for older versions, and a part of the advice for it."""
 OTHER_REMEDIES = {
     "failed to map segment|[Cc]annot allocate memory",
+    "Collective ops is aborted by",
     "Random ops require a seed",
     "Input dataset was expected to contain",
     "Cannot batch tensors with different shapes|Cannot add tensor to the batch",

@@ -205,10 +205,12 @@ def stderr_to(path: Path) -> Iterator[None]:
         ) from None
     with open(os.dup(2), "w", buffering=1) as real, file as log:
         os.dup2(log.fileno(), 2)
-        faulthandler.enable(file=real)  # a crash in C++ still says on the terminal where it happened
+        if ours := not faulthandler.is_enabled():
+            faulthandler.enable(file=real)  # a crash in C++ still says on the terminal where it happened
         try:
             yield
         finally:
             sys.stderr.flush()
-            faulthandler.disable()
+            if ours:
+                faulthandler.disable()
             os.dup2(real.fileno(), 2)
