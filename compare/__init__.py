@@ -27,6 +27,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type_hints
@@ -191,6 +192,7 @@ def load(folder: str | Path) -> Result:
             of weights are verified when they are read, as by ``gaps`` and ``figures``.
     """
     from compare.records import RecordError, read_rows, read_verdict  # noqa: PLC0415 (lazy)
+    from compare.records.run_json import RunJson  # noqa: PLC0415 (lazy)
     from compare.reporting.result import Result  # noqa: PLC0415 (lazy)
     from compare.reporting.run_files import verdict_of  # noqa: PLC0415 (lazy)
     from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
@@ -212,6 +214,8 @@ def load(folder: str | Path) -> Result:
             raise
         within = sorted(each.parent.name for each in folder.glob("*/verdict.json"))
         what = f"it is a folder of runs: give one of them, such as {within[0]}" if within else f"{error}"
+        with suppress(RecordError):
+            what = next((each["error"] for each in RunJson.read(folder).failures or ()), what)
         raise RequestError(f"{shown_path(folder)}: no run with a verdict is there: {what}") from None
     return Result(folder, word)
 

@@ -533,7 +533,8 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
         ),
         (
             "import numpy\nprint(numpy.zeros(3))\n",
-            "step to compare; the last line that it printed is '[0. 0. 0.]'; its output",
+            "wrong.py: no step of a Keras optimizer was seen, so there is nothing to compare; the last line that it "
+            "printed is '[0. 0. 0.]', of ",
         ),
         ("print(7)\nraise SystemExit(3)\n", "it ended with status 3; its last line: 7; its output"),
         ("import os\nos._exit(1)\n", "wrong.py failed: os._exit(1) (wrong.py, line 2)"),
@@ -560,6 +561,9 @@ def test_a_script_that_trains_nothing_ends_with_its_reason(
     assert reason in error and error.count("\n") == 1
     listed = (tmp_path / "r" / "index.html").read_text()
     assert 'class="pill failed"' in listed and "No numbers" not in listed
+    (folder,) = (each.parent for each in (tmp_path / "r").glob("*/run.json"))
+    with pytest.raises(RequestError, match=r"no run with a verdict is there: (?!.*verdict\.json)"):
+        compare.load(folder)
 
 
 @pytest.mark.parametrize(
