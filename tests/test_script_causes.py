@@ -715,6 +715,20 @@ def test_a_rate_that_is_set_later_is_not_that_of_the_line_that_made_the_optimize
     assert {key: found.measurements.get(key) for key in ("begun", "set_later") if key in found.measurements} == measured
 
 
+def test_a_rate_that_is_set_by_hand_where_fit_has_a_schedule_lacks_no_schedule_where_the_optimizer_is_made() -> None:
+    right, other = RIGHT, linear_step(rate=0.2)
+    rates = {"class_name": "ExponentialDecay", "config": {}}, 0.2
+    adams = [
+        {**ADAM, "config": {**ADAM["config"], "learning_rate": rate}, "made": ("loop.py", 4, "Adam()"), "begins": 0.1}
+        for rate in rates
+    ]
+    first, second = (replace(t, optimizers=[adam]) for t, adam in zip(sides(other).traces, adams, strict=True))
+    both = replace(sides(other), close_ups=(right, other), traces=(first, second))
+    (found,) = name_causes(locate(right, other, [], STEP, NAMES), both)
+    assert found.id == "optimizer-differs" and found.source is None
+    assert found.measurements["set_later"] == 0.1 and "schedule(optimizer.iterations)" in found.remedy
+
+
 def test_equal_schedules_after_other_numbers_of_steps_are_no_other_setting() -> None:
     right, other = of_zeros(), of_zeros(offset=1.0, rate=0.2)
     given = replace(sides(other), close_ups=(right, other))

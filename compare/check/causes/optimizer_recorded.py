@@ -62,7 +62,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         return ("optimizer-differs", found) if found else None
     a, b = right["config"], other["config"]
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
-        return _without_schedule(sides, a["learning_rate"], rates)
+        return _without_schedule(sides, other, a["learning_rate"], rates)
     settings = {key: both for key, both in settings_apart(b, a).items() if not key.endswith("learning_rate")}
     of_schedule = {key: settings.pop(key) for key in list(settings) if "learning_rate" in key.split(".")}
     clipping = {key: settings.pop(key) for key in list(settings) if "clip" in key}
@@ -91,17 +91,17 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
 
 
 def _without_schedule(
-    sides: Sides, schedule: Mapping[str, Any], rates: tuple[float | None, float | None]
+    sides: Sides, other: Mapping[str, Any], schedule: Mapping[str, Any], rates: tuple[float | None, float | None]
 ) -> tuple[str, Variant]:
     """Another rate than that of a schedule, from an optimizer that has none; its script may set rates itself."""
     set_rates = [rate for step in sides.other.steps for rate in learning_rates_of(sides.other, step).values()]
-    if same(min(set_rates), max(set_rates)):
+    later = _set_later(other, rates[1], None)
+    if same(min(set_rates), max(set_rates)) and not later:
         seen = Measurement.of("script-schedule", schedule=schedule.get("class_name", "a schedule"))
         return "learning-rate-schedule-missing", Variant({}, seen.but(learning_rate=rates[1], expected=rates[0]))
-    used = sides.other_trace.optimizers[0]["class"]
     settings = {"learning_rate": [float(f"{rate:.6g}") for rate in reversed(rates) if rate is not None]}
-    seen = Measurement.of("script-settings", settings=settings, optimizer=used, variables=[])
-    return "optimizer-differs", Variant({}, seen, remedy=AS_SCHEDULED, called=None)
+    seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=[])
+    return "optimizer-differs", Variant({}, seen.but(**later), remedy=AS_SCHEDULED, called=None)
 
 
 def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]) -> str:
