@@ -248,9 +248,10 @@ def assert_alike(
             names the cause.
         RequestError: when the experiment or a trainer does not exist.
     """
-    from compare.app.cli import stderr_to  # noqa: PLC0415 (lazy)
+    from compare.app import standard_streams  # noqa: PLC0415 (lazy)
 
-    with stderr_to(Path(os.devnull)):  # TensorFlow's messages at its start
+    standard_streams.provide()
+    with _one_at_a_time, standard_streams.stderr_to(Path(os.devnull)):  # TensorFlow's messages at its start
         import tensorflow as tf  # noqa: PLC0415 (lazy)
 
         tf.config.list_physical_devices()
@@ -286,10 +287,10 @@ def _as_argument(given: str | Experiment | Trainer) -> str:
         return given
     cls = given if isinstance(given, type) else type(given)
     named = []
-    for module in [*sys.modules.values()]:
-        if file := getattr(module, "__file__", None):
-            order = module.__name__ != cls.__module__, Path(file).name.startswith("test")  # who only imports it is last
-            values = [*vars(module).items()]
+    for module, there in [(name, getattr(module, "__dict__", {})) for name, module in [*sys.modules.items()]]:
+        if file := there.get("__file__"):  # a lazy module that is asked for an attribute would be loaded
+            order = module != cls.__module__, Path(file).name.startswith("test")  # who only imports it is last
+            values = [*there.items()]
             named += [(order, file, name) for name, value in values if value is given or value is cls is not Experiment]
     _, file, name = min(named, default=(None, "FILE.py", "NAME"))
     return f"{shown_path(file)}:{name}"

@@ -534,7 +534,7 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
         (
             "import numpy\nprint(numpy.zeros(3))\n",
             "wrong.py: no step of a Keras optimizer was seen, so there is nothing to compare; the last line that it "
-            "printed is '[0. 0. 0.]', of ",
+            "printed is '[0. 0. 0.]' (",
         ),
         ("print(7)\nraise SystemExit(3)\n", "it ended with status 3; its last line: 7; its output"),
         ("import os\nos._exit(1)\n", "wrong.py failed: os._exit(1) (wrong.py, line 2)"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import os
 import shlex
 import sys
@@ -21,7 +20,7 @@ from typing import TypeGuard
 from compare import signals
 from compare.app import processes, standard_streams
 from compare.app.command_line import parsed, program
-from compare.app.standard_streams import ending, fail, forgiving, print_traceback
+from compare.app.standard_streams import ending, fail, forgiving, print_traceback, stderr_to
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, NoVerdictError, RequestError
 from compare.modes import Trained
@@ -186,31 +185,3 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
             if printed and seen_once:  # in the same terminal, when it was raised
                 text = f"{printed[0]} failed"
             raise NoVerdictError(f"{text} (traceback in {shown_path(folder)}/tensorflow.log)") from error
-
-
-def _regular(path: str, flags: int) -> int:
-    """Opens a file, but not a link to another folder, nor a pipe, which would be waited for."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
-
-
-@contextmanager
-def stderr_to(path: Path) -> Iterator[None]:
-    """Redirect stderr to a file, including TensorFlow's start-up messages, which bypass ``sys.stderr``."""
-    sys.stderr.flush()
-    try:
-        file = open(path, "ab", opener=_regular)  # noqa: SIM115
-    except OSError as error:
-        raise RequestError(
-            f"{shown_path(path)} cannot be written ({error.strerror}); remove it, make room, or the folder writable"
-        ) from None
-    with open(os.dup(2), "w", buffering=1) as real, file as log:
-        os.dup2(log.fileno(), 2)
-        if ours := not faulthandler.is_enabled():
-            faulthandler.enable(file=real)  # a crash in C++ still says on the terminal where it happened
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            if ours:
-                faulthandler.disable()
-            os.dup2(real.fileno(), 2)

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from compare.app.cli import stderr_to
 from compare.app.one_line_parser import OneLineParser
 from compare.app.provenance import code
 from compare.app.ready import Session
 from compare.app.resume import refuse_changes
-from compare.app.standard_streams import ending, forgiving
+from compare.app.standard_streams import ending, forgiving, stderr_to
 from compare.engine.preflight import Facts
 from compare.errors import RequestError
 from compare.modes import Trained

@@ -366,11 +366,11 @@ def _no_training(script: str, run: ScriptRun) -> str:
             "Keras 3 knows those of layers and of self.add_weight, and not a tf.Variable"
         )
     last = last_line(run.log)
-    printed = f"the last line that it printed is {printable(last)!r}, of {run.log}" if last else "it printed nothing"
+    printed = f"the last line that it printed is {printable(last)!r} ({run.log})" if last else "it printed nothing"
     return (
         f"{script}: no step of a Keras optimizer was seen, so there is nothing to compare; {printed}. "
-        "Is it the script that trains? Seen are optimizer.apply, apply_gradients and, without any optimizer, variables "
-        "that are assigned after tape.gradient outside of strategy.run, in the script's own process"
+        "Is it the script that trains? Only optimizer.apply, apply_gradients and, without any optimizer, variables "
+        "assigned after tape.gradient outside of strategy.run are seen, and only in the script's own process"
     )
 
 

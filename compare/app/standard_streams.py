@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import faulthandler
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, NoVerdictError, RequestError, StorageError
-from compare.naming import printable
+from compare.naming import printable, shown_path
 from compare.user_errors import is_user_code
 
 if TYPE_CHECKING:
@@ -51,6 +53,34 @@ def forgiving(stream: TextIO) -> TextIO:
     The stream may be closed in the meantime, and its encoding may lack characters that a user's names have.
     """
     return cast(TextIO, _Forgiving(stream))
+
+
+def _regular(path: str, flags: int) -> int:
+    """Opens a file, but not a link to another folder, nor a pipe, which would be waited for."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
+@contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """Redirect stderr to a file, including TensorFlow's start-up messages, which bypass ``sys.stderr``."""
+    sys.stderr.flush()
+    try:
+        file = open(path, "ab", opener=_regular)  # noqa: SIM115
+    except OSError as error:
+        raise RequestError(
+            f"{shown_path(path)} cannot be written ({error.strerror}); remove it, make room, or the folder writable"
+        ) from None
+    with open(os.dup(2), "w", buffering=1) as real, file as log:
+        os.dup2(log.fileno(), 2)
+        if ours := not faulthandler.is_enabled():
+            faulthandler.enable(file=real)  # a crash in C++ still says on the terminal where it happened
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            if ours:
+                faulthandler.disable()
+            os.dup2(real.fileno(), 2)
 
 
 def print_traceback() -> None:

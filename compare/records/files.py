@@ -83,9 +83,10 @@ def append_to_file(path: Path, content: bytes, after: int | None = None) -> None
     Raises:
         StorageError: if the file cannot be written, for example because the disk is full, or what was in it has gone.
     """
-    if after != 0 and not path.exists() and path.parent.exists():
+    links = path.stat().st_nlink if path.exists() else 0
+    if after != 0 and not links and path.parent.exists():
         raise StorageError(f"{shown_path(path)} was removed meanwhile", "run it again")
-    if path.exists() and path.stat().st_nlink > 1:  # a copy of the run by ``cp -al`` shares it, and is to stay as it is
+    if links > 1:  # a copy of the run by ``cp -al`` shares it, and is to stay as it is
         replace_file(path, path.read_bytes()[:after] + content)
         return
     with storing(path), open(path, "ab") as file:

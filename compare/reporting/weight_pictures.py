@@ -39,12 +39,12 @@ def compared_gaps(files: RunFiles) -> list[Compared]:
 
 def strips(files: RunFiles, compared: Sequence[Compared]) -> list[dict[str, Any]]:
     """For each comparison whose weights differ, the chart of its layers."""
-    found = []
-    for entry, reference, gaps in compared:
-        steps = _Steps(files, compared)
+    if not compared:
+        return []
+    found, steps = [], _Steps(files, compared)
+    for (entry, reference, gaps), at in zip(compared, steps.positions, strict=True):
         title = f"{entry.candidate} \N{MINUS SIGN} {reference}: weight gap of each layer after every {steps.unit}"
         starts = _starts(gaps, COLUMNS, steps.first)
-        at = steps.positions(gaps)
         found.append(strip(title + steps.seed, gaps, starts, at, steps.axis, steps.x_name, steps.views))
     return [strip for strip in found if strip]
 
@@ -65,11 +65,13 @@ class _Steps:
             ticks = [(gaps.first + start, f"{gaps.epochs[start]}") for start in starts[::every]]
             self.axis = replace(self.axis, ticks=ticks)
         self.x_name = "start of epoch" if by_epoch else self.unit
-        first = [self.positions(gaps)[gaps.equal.argmin()] for _, _, gaps in compared if not gaps.equal.all()]
-        self.first = int(first[0]) - gaps.first if first else None
+        self.positions = [self._positions(gaps) for _, _, gaps in compared]
+        placed = zip(compared, self.positions, strict=True)
+        differing = (at[gaps.equal.argmin()] for (_, _, gaps), at in placed if not gaps.equal.all())
+        self.first = next((int(at) - self.longest.first for at in differing), None)
         self.views = [] if self.first is None else self._views(self.first)
 
-    def positions(self, gaps: GapSeries) -> np.ndarray:
+    def _positions(self, gaps: GapSeries) -> np.ndarray:
         """Where the places of a comparison are on the axis, int64 ``[places]``; it may have a few of all places only.
 
         Places of a training with other epochs follow each other as they come.
@@ -101,15 +103,15 @@ def timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart | None:
         return None
     steps = _Steps(files, compared)
     longest, lines = steps.longest, []
-    for number, (entry, reference, gaps) in enumerate(compared):
+    for number, ((entry, reference, gaps), at) in enumerate(zip(compared, steps.positions, strict=True)):
         name = f"{entry.candidate} \N{MINUS SIGN} {reference}"
         starts = _starts(gaps, STOPS, steps.first)
-        at = steps.positions(gaps)
         if np.diff(at[:2]).max(initial=1) > 1:  # nothing is known in between, so there is no line to draw
             starts = starts[1:]
         lines.append(_gap_line(name, style_of(files, entry.candidate), gaps, starts, at, f"g{number}"))
     every = math.ceil(len(longest.steps) / STOPS)
-    bands, labels = _rounding_bands([(gaps, steps.positions(gaps)) for _, _, gaps in compared], every)
+    gaps_at = [(gaps, at) for (_, _, gaps), at in zip(compared, steps.positions, strict=True)]
+    bands, labels = _rounding_bands(gaps_at, every)
     equal = all(gaps.equal.all() for _, _, gaps in compared)
     labels.append((0.0, f"equal, bit for bit, after every {steps.unit}" if equal else "equal, bit for bit"))
     return chart_of_steps(

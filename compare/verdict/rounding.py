@@ -236,8 +236,8 @@ def _equal_until(anchor: Record, twin: Record, start: Place) -> bool:
     both = np.intersect1d(anchor.keys, twin.keys, assume_unique=True)
     both = both[places_of(both)[1] != INITIAL]
     # The first step that is recorded may be the last of several that one call makes.
-    repeats_first = start == (1, 1) and twin.trainer == twin_name(REPEATER, loud=False)
-    before = both[:1] if repeats_first else both[both < in_time(start)]
+    repeater = twin.trainer == twin_name(REPEATER, loud=False)
+    before = both[:1] if repeater and noise_begins(start, REPEATER) != start else both[both < in_time(start)]
     return all(np.array_equal(anchor.at(keys)["hashes"], twin.at(keys)["hashes"]) for keys in in_blocks(before))
 
 
