@@ -41,7 +41,7 @@ from compare.verdict.exact import _lacking, compare_records, noise_start, paired
 from compare.verdict.judge import Pair, Recorded, judge
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training, Verdict
 from compare.verdict.outcomes import EXIT_STATUS, FROM_BEST, worst
-from compare.verdict.rounding import measure
+from compare.verdict.rounding import measure, twin_name
 
 Place = tuple[int, int]
 Copies = list[list[np.ndarray]]
@@ -589,12 +589,30 @@ def test_where_the_first_step_differs_the_second_twin_repeats_it(train: Train) -
     """A model that changes something outside itself trains otherwise each time: nothing can be compared with it."""
     fit, loop = train("fit"), train(edits=noisy((3, 3), (1, 1), 1e-5))
     comparison = compare_records(fit, loop)
-    first, again = (train(f"twin-{number}", edits=noisy((3, 3), (1, number), 1e-6)) for number in (1, 2))
+    names = [twin_name(number, False, (1, 1)) for number in (1, 2)]
+    first, again = (train(name, edits=noisy((3, 3), (1, i), 1e-6)) for i, name in enumerate(names, 1))
     assert with_noise(comparison, fit, loop, [first, again]).training.verdict == "alike"
-    otherwise = train("twin-2", edits=noisy((3, 3), (1, 1), 1e-6))
+    otherwise = train(names[1], edits=noisy((3, 3), (1, 1), 1e-6))
     judged = with_noise(comparison, fit, loop, [first, otherwise]).training
     assert judged.verdict == "inconclusive"
     assert judged.reason.startswith("fit does not give the same weights when it is run again")
+    second_model = train(twin_name(2, False), edits=noisy((3, 3), (1, 1), 1e-6))
+    assert with_noise(comparison, fit, loop, [first, second_model]).training.verdict == "alike", "noise came before it"
+    assert twin_name(2, False, (1, 2)) == "twin-2", "where a step precedes the difference, all twins repeat it"
+
+
+def test_where_one_call_makes_several_steps_no_twin_repeats_the_first(train: Train) -> None:
+    """Its noise, which begins with the second step, is in the weights when they are first seen."""
+
+    def seen(name: str, start: Place, amount: float) -> Record:
+        record = train(name, edits=noisy((3, 3), start, amount))
+        return replace(record, steps=record.steps[~np.isin(record.steps["step"], (1, 2))])
+
+    fit, loop = seen("fit", (3, 1), 0.0), seen("loop", (1, 1), 1e-5)
+    twins = [seen(twin_name(number, False, (1, 1)), (1, number), 1e-6) for number in (1, 2)]
+    comparison = compare_records(fit, loop)
+    assert noise_start(fit, loop, comparison.training) == (1, 1)
+    assert with_noise(comparison, fit, loop, twins).training.verdict == "alike"
 
 
 def test_a_loud_twins_gap_counts_by_as_much_less_as_it_was_moved_more(train: Train) -> None:

@@ -131,7 +131,7 @@ def _train_twins(session: Session, pair: Pair, start: Place) -> None:
         least, most = count + (rounding.TWINS if last == first_epoch else 1), count + rounding.MORE_TWINS
         for (twin,), loud in rounding.wanted_twins(measured, count, least, most):
             with session.progress(f"{name}, perturbed run {twin}", epochs) as line:
-                sinks: list[Sink] = [Recorder(where, metrics, rounding.twin_name(twin, loud), seed), line]
+                sinks: list[Sink] = [Recorder(where, metrics, rounding.twin_name(twin, loud, start), seed), line]
                 run = TwinRun(session.task, seed=seed, epochs=epochs, start=start, twin=twin, loud=loud, sinks=sinks)
                 with without_idle_waits():
                     train_anew(session.trainers[name], run)

@@ -282,6 +282,7 @@ def _train_twins(
             return read_records(where)
         shutil.rmtree(where)  # what is recorded inside its steps may have changed the rounding of a graph
     step = first = max(model.epochs.step(start), 1)
+    repeats = start if reference.number == 0 else None  # models before it have had noise when it begins
     _say_what_rounding_hides(session, reference)
     while True:
         tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
@@ -293,7 +294,7 @@ def _train_twins(
                 settings = [replace(session.settings(0), nudge=nudge) for nudge in nudges]
                 runs = run_scripts(session, settings, [f"perturbed run {number}" for number in missing])
                 session.twins |= {(step, n): run.folder for n, run in zip(missing, runs, strict=True)}
-            write({rounding.twin_name(number, loud): session.twins[step, number] for number in numbers})
+            write({rounding.twin_name(number, loud, repeats): session.twins[step, number] for number in numbers})
         if len(session.models) == 1 or step > first or measured().reproduced:
             return read_records(where)
         step += 1  # a model that is trained before this one in each round was moved too early

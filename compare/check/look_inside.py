@@ -71,7 +71,7 @@ class NoiseTwins:
         inside = _seen_inside(self._reference, twin)
         if inside is not None and not loud:
             self._seen.setdefault(start, []).append(inside)
-        return as_record(rounding.twin_name(number, loud), records)
+        return as_record(rounding.twin_name(number, loud, start), records)
 
 
 def _seen_inside(

@@ -65,8 +65,15 @@ At a kink, gaps of up to 85 times ``FACTOR`` were seen (``scripts/accuracy.py``:
 """
 
 
-def twin_name(number: int, loud: bool) -> str:
-    return f"twin-{number}{'-loud' * loud}"
+def twin_name(number: int, loud: bool, start: Place | None = None) -> str:
+    """The trainer name in a twin's records.
+
+    Args:
+        start: where the candidate diverges; None if the twin's first step need not be that of the reference, as that of
+            a script's second model, whose first one has had noise by then.
+    """
+    later = start is not None and noise_begins(start, number) != start
+    return f"twin-{number}{'-loud' * loud}{'-later' * later}"
 
 
 def units_of(name: str) -> int:
@@ -78,7 +85,7 @@ def noise_begins(start: Place, twin: int) -> Place:
     """Where the noise of a twin begins, by its number, if the candidate diverges at ``start``.
 
     The second twin of a difference in the very first step repeats that step, so that there is a step that shows
-    whether the reference gives the same weights when it is run again.
+    whether the reference gives the same weights when it is run again. (There is none if one call makes several steps.)
     """
     return (1, 2) if start == (1, 1) and twin == REPEATER else start
 
@@ -233,11 +240,9 @@ def _gap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _equal_until(anchor: Record, twin: Record, start: Place) -> bool:
     """Whether a twin repeats every step before its noise, bit for bit."""
-    both = np.intersect1d(anchor.keys, twin.keys, assume_unique=True)
-    both = both[places_of(both)[1] != INITIAL]
-    # The first step that is recorded may be the last of several that one call makes.
-    repeater = twin.trainer == twin_name(REPEATER, loud=False)
-    before = both[:1] if repeater and noise_begins(start, REPEATER) != start else both[both < in_time(start)]
+    begin = noise_begins(start, REPEATER) if twin.trainer.endswith("-later") else start
+    before = np.intersect1d(anchor.keys, twin.keys, assume_unique=True)
+    before = before[(before < in_time(begin)) & (places_of(before)[1] != INITIAL)]
     return all(np.array_equal(anchor.at(keys)["hashes"], twin.at(keys)["hashes"]) for keys in in_blocks(before))
 
 
