@@ -37,7 +37,13 @@ from compare.app.script_pairs import (
 from compare.app.script_runs import write_records
 from compare.app.scripts import _averages, _continuations, _cut, _further
 from compare.app.scripts_close_ups import CloseUps, Departure, goes_on
-from compare.app.scripts_explain import _checked, _departure, _not_repeated, _say_which_settings_do_nothing
+from compare.app.scripts_explain import (
+    _checked,
+    _departure,
+    _not_repeated,
+    _say_how_to_be_equal,
+    _say_which_settings_do_nothing,
+)
 from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
@@ -471,6 +477,7 @@ def test_one_optimizer_that_is_applied_to_each_part_of_the_weights_makes_one_ste
     parts = partial(one_for_parts, graph, keras.optimizers.SGD(0.01))
     ((one, two),) = compared(watch(whole), watch(parts))
     assert one.last == two.last == len(BATCHES) and len(two.variables) == 4
+    assert (one.eager, two.eager) == (False, not graph)
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-5, atol=1e-5)
 
 
@@ -2211,15 +2218,30 @@ def test_a_metric_that_goes_on_counting_is_seen_whatever_the_weights(watch: Watc
     assert never_reset(two, (3, 6), one) == ({} if reset else {"mae": [48.0, 96.0]})
 
 
+def notes_of(say: Callable[..., None], *traces: SimpleNamespace) -> list[str]:
+    """What is said of two trainings."""
+    said: list[str] = []
+    run = SimpleNamespace(notes=None, save=lambda *, notes: said.extend(notes))
+    session = SimpleNamespace(run=run, console=Console(quiet=True))
+    say(session, SimpleNamespace(names=("fit", "loop"), traces=traces))
+    return said
+
+
+def test_the_side_that_makes_its_steps_eagerly_is_said() -> None:
+    def told(*eager: bool) -> str:
+        traces = [SimpleNamespace(eager=each, trained_by=by) for each, by in zip(eager, ("fit", "loop"), strict=True)]
+        return "".join(notes_of(_say_how_to_be_equal, *traces))
+
+    assert told(False, False) == told(True, True) == ""
+    assert told(False, True).startswith("loop makes its steps eagerly, and fit in a tf.function, which may round")
+    assert told(False, True).endswith("with @tf.function on the step of loop they may be equal, bit for bit")
+    assert told(True, False).endswith("without run_eagerly in fit they may be equal, bit for bit")
+
+
 def test_settings_that_make_no_difference_are_said() -> None:
     def told(*optimizers: dict[str, Any]) -> list[str]:
-        said: list[str] = []
-        run = SimpleNamespace(notes=None, save=lambda *, notes: said.extend(notes))
-        traces = tuple(SimpleNamespace(optimizers=[each]) for each in optimizers)
-        session: Any = SimpleNamespace(run=run, console=Console(quiet=True))
-        model: Any = SimpleNamespace(names=("fit", "loop"), traces=traces)
-        _say_which_settings_do_nothing(session, model)
-        return said
+        traces = (SimpleNamespace(optimizers=[each]) for each in optimizers)
+        return notes_of(_say_which_settings_do_nothing, *traces)
 
     def adam(**config: Any) -> dict[str, Any]:
         return {"class": "Adam", "config": {"clipnorm": None, "use_ema": False, "ema_momentum": 0.9, **config}}

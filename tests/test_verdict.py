@@ -615,6 +615,23 @@ def test_where_one_call_makes_several_steps_no_twin_repeats_the_first(train: Tra
     assert with_noise(comparison, fit, loop, twins).training.verdict == "alike"
 
 
+@pytest.mark.parametrize(("kernel", "moves"), [(-4.0, ("dense/kernel",)), (0.0, ())], ids=["stays", "is trained"])
+def test_weights_that_only_rounding_moves_are_named(train: Train, kernel: float, moves: tuple[str, ...]) -> None:
+    """Of a kernel that training leaves where it is, each step makes rounding alone."""
+
+    def trained(name: str, of_kernel: float, of_bias: float) -> Record:
+        edits: dict[Place, Edit] = {place: add(kernel) for place in itertools.product((1, 2), (1, 2, 3))}
+        edits[1, 1] = lambda copies: [add(kernel + of_kernel)(copies), add(of_bias, variable=1)(copies)]  # type: ignore[return-value,func-returns-value]
+        return train(name, edits=edits)
+
+    fit, loop, twin = trained("fit", 0.0, 0.0), trained("loop", 5e-4, 1e-6), trained("twin", 1e-3, 1e-6)
+    comparison = with_noise(compare_records(fit, loop), fit, loop, [twin])
+    assert comparison.training.noise is not None and comparison.training.noise.moves == moves
+    assert ("most of it is in dense/kernel, which rounding alone moves" in sentence(comparison, "fit")) == bool(moves)
+    few = trained("loop", 1e-6, 1e-5)
+    assert with_noise(compare_records(fit, few), fit, few, [twin]).training.noise.moves == ()  # type: ignore[union-attr]
+
+
 def test_a_loud_twins_gap_counts_by_as_much_less_as_it_was_moved_more(train: Train) -> None:
     reference, candidate = train("fit"), train(edits={(1, 1): add(1e-3)})
     quiet, loud = train("twin-1", edits={(1, 1): add(1e-4)}), train("twin-4-loud", edits={(1, 1): add(1e-3)})

@@ -77,6 +77,8 @@ def explain(session: ScriptsSession) -> None:
     for pair, model in compared:
         if pair.candidate.trainer not in parting and model.traces[0].number not in leaving_others:
             _say_which_settings_do_nothing(session, model)
+            if pair.exactly.training.verdict == DIFFERENT:
+                _say_how_to_be_equal(session, model)
 
 
 def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) -> None:
@@ -87,6 +89,16 @@ def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) ->
         if settings:
             seen = {"side": model.names[1], "optimizer": candidate[0]["class"], "settings": settings}
             _note(session, f"{words.said(Measurement.of('script-settings', **seen))}, which makes no difference here")
+
+
+def _say_how_to_be_equal(session: ScriptsSession, model: ModelPair) -> None:
+    """Says which of two trainings that are alike, but not equal, makes its steps eagerly, if only one does."""
+    for (name, trace), other in zip(zip(model.names, model.traces, strict=True), reversed(model.names), strict=True):
+        if trace.eager and sum(each.eager for each in model.traces) == 1:
+            fit = trace.trained_by.startswith("fit")
+            how = f"without run_eagerly in {name}" if fit else f"with @tf.function on the step of {name}"
+            differently = f"{name} makes its steps eagerly, and {other} in a tf.function, which may round differently"
+            _note(session, f"{differently}: {how} they may be equal, bit for bit")
 
 
 def _note(session: ScriptsSession, text: str) -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
-from compare.naming import Code, did_you_mean
+from compare.naming import Code, did_you_mean, some
 from compare.records.logs import fit_name
 from compare.reporting.numbers import difference, differing_numbers
 from compare.verdict import rounding
@@ -403,7 +403,11 @@ def _noise(training: Training) -> str:
     if noise.largest_ratio > noise.factor**2:  # nobody asks where the limit is
         return text
     measured = f"measured with {_twins(noise)}" if noise.twins else "measured by computing each step again"
-    return f"{text} ({measured}; up to {noise.factor:g} times counts as rounding)"
+    text += f" ({measured}; up to {noise.factor:g} times counts as rounding)"
+    if noise.moves and noise.explains:
+        alone = "which rounding alone moves, as it does any bias before a BatchNormalization"
+        text += f"; most of it is in {some(noise.moves)}, {alone}"
+    return text
 
 
 def _twins(noise: rounding.Noise) -> str:

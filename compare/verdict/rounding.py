@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -102,6 +103,7 @@ class Noise:
         step: its step; None at the end of the epoch.
         reproduced: whether the twins equal the reference before their noise starts, as they must.
         whole: whether some twin was trained for as long as both runs; if not, the ratio covers fewer steps.
+        moves: the variables that rounding alone moves, by name, if most of the candidate's gap is in them.
     """
 
     twins: int
@@ -112,9 +114,10 @@ class Noise:
     step: int | None
     reproduced: bool = field(default=True, metadata=unwritten(True))
     whole: bool = field(default=True, metadata=unwritten(True))
+    moves: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, twins: int, ratio: float, at: Place, variable: str, **more: bool) -> Noise:
+    def of(cls, twins: int, ratio: float, at: Place, variable: str, **more: Any) -> Noise:
         """The comparison, from the largest ratio, which may be infinite, and its place."""
         epoch, step = at
         finite = ratio if math.isfinite(ratio) else None
@@ -168,7 +171,25 @@ def measure(
     whole = len(_seen(keys, twins)) == len(keys)
     reproduced = all(_equal_until(anchor, twin, start) for twin in twins)
     name = reference.variables[which].name
-    return Noise.of(len(twins), worst, at, name, reproduced=reproduced, whole=whole)
+    moves = _moved_by_rounding(reference, candidate, twins[0], _seen(keys, twins[:1]), anchor)
+    return Noise.of(len(twins), worst, at, name, reproduced=reproduced, whole=whole, moves=moves)
+
+
+def _moved_by_rounding(
+    reference: Record, candidate: Record, twin: Record, keys: np.ndarray, anchor: Record
+) -> tuple[str, ...]:
+    """The variables that rounding alone moves, if most of the gap is in them, but not all variables are such.
+
+    A batch normalization takes out the bias of the layer before it, whose gradient is then zero but for rounding. Adam
+    makes steps of full size of that, which lead a noise twin as far away as training leads from where it began.
+    """
+    last, first = keys[-1:], anchor.keys[:1]
+    moved = variable_norms(anchor.at(first)["projections"], anchor.at(last)["projections"])
+    noise, gap = _gap(anchor.at(last), twin.at(last)), _gap(reference.at(last), candidate.at(last))
+    alone = np.asarray((noise > moved / 2).any(axis=0))
+    if alone.all() or not 2 * np.square(gap[:, alone]).sum() > np.square(gap).sum() > 0:
+        return ()
+    return tuple(variable.name for variable, each in zip(reference.variables, alone, strict=True) if each)
 
 
 def first_beyond(reference: Record, candidate: Record, twins: Sequence[Record], start: Place) -> Place | None:

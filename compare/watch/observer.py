@@ -355,6 +355,7 @@ class Observer:
         if training is not None and self._outermost and training.steps >= self.settings.max_steps and self._enough():
             self.end_early()
         if training is not None:
+            training.eager = tf.executing_eagerly()
             self.on_apply(training, optimizer, grads, variables)
         return training
 

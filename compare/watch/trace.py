@@ -142,6 +142,7 @@ class Trace:
         parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
         alike: whether its initial weights could be made alike, where that was asked for.
         changed_early: whether the script has changed them once more after its first gradients, before its first step.
+        eager: whether its steps are made outside of any ``tf.function``.
         began: the moment of its first step, among all steps of the script.
         trained: the numbers of the variables that optimizers update, in the order of recording.
         reseeded: the steps after which it goes on with other states of its layers' random numbers.
@@ -180,6 +181,7 @@ class Trace:
     parts: Sequence[tuple[int, int]] = ()
     alike: bool = True
     changed_early: bool = False
+    eager: bool = False
     began: int = 0
     ended: int = 0
     trained: Sequence[int] = ()
@@ -264,8 +266,8 @@ class Trace:
 
 
 OF_TRAINING = (
-    "number", "created", "alike", "changed_early", "parts", "began", "ended", "trained", "reseeded", "empty",
-    "state", "of", "untaped",
+    "number", "created", "alike", "changed_early", "eager", "parts", "began", "ended", "trained", "reseeded",
+    "empty", "state", "of", "untaped",
 )  # fmt: skip
 """What a trace has of the watched training by the same name."""
 OF_SCRIPT = "calls", "shuffles", "drawn", "measured", "averages", "whole"

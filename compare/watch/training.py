@@ -99,7 +99,7 @@ class Training:
     def __init__(self, number: int, root: Any, created: int, variables: Sequence[Any]) -> None:
         self.number, self.root, self.created = number, root, created
         self.initial: list[np.ndarray] | None = None
-        self.alike, self.changed_early = True, False
+        self.alike, self.changed_early, self.eager = True, False, False
         self.steps = self._before = 0
         self.over = self.touched = self.adjusted = self.closed = False
         self.counts: dict[int, Count] = {}
