@@ -17,7 +17,7 @@ from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
 from compare.check.causes.data_recorded import operation_of
 from compare.check.causes.optimizer import TAKEN
-from compare.check.causes.optimizer_recorded import NEVER, RESTORES, SET_RATES, STOP, begins_with, kind_of_setting
+from compare.check.causes.optimizer_recorded import RESTORES, SET_WEIGHTS, acting, begins_with, kind_of_setting
 from compare.check.measurement import Measurement
 from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe
 from compare.check.recorded import (
@@ -274,9 +274,8 @@ def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
     side, trace = names[1 - right], traces[right]
     if all(changing):
         return []
-    restores = {RESTORES} if trace.fit.get("restores", True) else set()
-    others = {*NEVER, *SET_RATES, *STOP} - restores
-    callbacks = [name for name in trace.fit.get("callbacks", ()) if name not in others]
+    restores = trace.fit.get("restores", True)
+    callbacks = acting([each for each in trace.fit.get("callbacks", ()) if each != RESTORES or restores], SET_WEIGHTS)
     of = {"reference": names[right], "variables": [v.name for i, v in enumerate(trace.variables) if trace.changes(i)]}
     if all(each.config.get("use_ema") for each in traces):
         cause, remedy = "optimizer-differs", TAKEN

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.check.causes.optimizer_recorded import NEVER, RESTORES, SET_RATES, STOP
+from compare.check.causes.optimizer_recorded import SET_WEIGHTS, acting
 from compare.check.measurement import Measurement
 from compare.records import EPOCH_END, INITIAL, Record, in_time
 from compare.verdict.exact import last_steps
@@ -49,7 +49,7 @@ def _late_callbacks(
     if first.step == 1 and now is not None and before is not None and now != before:
         return Measurement.of("callbacks-changed-rate", before=before, learning_rate=now, epoch=first.epoch, **of)
     steps = last_steps(candidate.keys).get(first.epoch, INITIAL)  # without them, any step may be the one that differs
-    setting = [each for each in callbacks if each not in (*NEVER, *SET_RATES, *STOP) or each == RESTORES]
+    setting = acting(callbacks, SET_WEIGHTS)
     if first.step is None and first.epoch in reference.logs and setting and steps > INITIAL:
         return Measurement.of("callbacks-changed-weights", epoch=first.epoch, **of | {"callbacks": setting})
     return None

@@ -271,9 +271,9 @@ def _rate_not_followed(
     if other is not None and other.get("lr") is not None and begins_with(rates[1], other) and rates[0] != rates[1]:
         numbers = {"lr": other["lr"], "learning_rate": rates[1], "expected": rates[0]}
         return "optimizer-differs", Variant({}, Measurement.of("script-lr", **numbers), remedy=BY_ITS_NAME, called=None)
-    callbacks = _recorded_list(sides, but=(*NEVER, *STOP, SWAPS))
+    callbacks = _recorded_callbacks(sides, SET_RATE)
     of_rate = [name for name in callbacks if "LearningRate" in name or "LR" in name]
-    callbacks = [name for name in of_rate if name in SET_RATES] or of_rate or callbacks
+    callbacks = [name for name in of_rate if name in OF_KERAS] or of_rate or callbacks
     if not callbacks or right is None or other is None or rates[0] is None or rates[1] is None:
         return None
     begun = right["config"].get("learning_rate")
@@ -287,30 +287,36 @@ def _rate_not_followed(
 
 def recorded_end(sides: Sides, located: Located) -> Iterator[Variant]:
     """A callback that ends fit before its last epoch."""
-    fit, callbacks = sides.right_trace, _recorded_list(sides, but=(*NEVER, *SET_RATES, SWAPS))
+    fit, callbacks = sides.right_trace, _recorded_callbacks(sides, END)
     wanted = int(fit.fit.get("epochs", 0)) - int(fit.fit.get("initial_epoch", 0))
     if callbacks and sides.step > fit.last and len(fit.epochs) < wanted:
         numbers = {"epochs": len(fit.epochs), "callbacks": callbacks}
         yield Variant({}, Measurement.of("script-ended", side=sides.right_name, **numbers), called=None)
 
 
-def _recorded_list(sides: Sides, but: Sequence[str]) -> list[str]:
-    """The callbacks of fit that may have acted, which is after its first epoch, without those that never do this."""
+def _recorded_callbacks(sides: Sides, act: str) -> list[str]:
+    """The callbacks of fit that may have acted so, which is after its first epoch."""
     fit = sides.right_trace
-    callbacks = [name for name in fit.fit.get("callbacks", ()) if name not in but]
+    callbacks = acting(fit.fit.get("callbacks", ()), act)
     return callbacks if callbacks and sides.step > fit.epochs[0].steps else []
 
 
-SET_RATES = ("LearningRateScheduler", "ReduceLROnPlateau")
-"""Keras's callbacks that set the learning rate."""
-RESTORES = "EarlyStopping"
-"""The callback that sets weights after the last step (``restore_best_weights``)."""
-STOP = (RESTORES, "TerminateOnNaN")
-"""Those that end training."""
-SWAPS = "SwapEMAWeights"
-"""The one that sets weights at the end of each epoch."""
-NEVER = ("BackupAndRestore", "CSVLogger", "History", "ModelCheckpoint", "ProgbarLogger", "RemoteMonitor", "TensorBoard")
-"""Those that do nothing of this."""
+def acting(callbacks: Sequence[str], act: str) -> list[str]:
+    """Those of some callbacks, by class, that may do something; one that is not Keras's may do anything."""
+    return [name for name in callbacks if act in OF_KERAS.get(name, (act,))]
+
+
+SET_RATE, END, SET_WEIGHTS, RESTORES = "set the rate", "end training", "set weights", "EarlyStopping"
+NOTHING = "BackupAndRestore", "CSVLogger", "History", "ModelCheckpoint", "ProgbarLogger", "RemoteMonitor", "TensorBoard"
+OF_KERAS: Mapping[str, Sequence[str]] = {
+    "LearningRateScheduler": (SET_RATE,),
+    "ReduceLROnPlateau": (SET_RATE,),
+    RESTORES: (END, SET_WEIGHTS),  # the weights only with restore_best_weights
+    "TerminateOnNaN": (END,),
+    "SwapEMAWeights": (SET_WEIGHTS,),
+    **dict.fromkeys(NOTHING, ()),
+}
+"""What each of Keras's callbacks does to a training."""
 WITH_MOMENTUM = (
     "velocity.assign({momentum:g} * velocity - learning_rate * gradient)  # one for each variable, 0 at first\n"
     "variable.assign_add(velocity)"
