@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
@@ -19,16 +19,16 @@ from compare.check.observation import (
     changed_variables,
     configuration,
 )
-from compare.check.optimizer_replay import ReplicaGradients, simulate
+from compare.check.optimizer_replay import replay_segments
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
 from compare.check.step_values import example_rows
 from compare.check.used import ALONE, AVERAGES, RUN, Used
-from compare.check.weight_gaps import ROUNDING, Segment, WeightGaps, Weights, by_variable, norms
+from compare.check.weight_gaps import ROUNDING, Segment, WeightGaps, by_variable, norms
 from compare.engine.keras_generation import CLIPS_EACH_REPLICA
 from compare.records import EPOCH_END, Place
 from compare.verdict.rounding import Noise
-from compare.watch.trace import CLIPPING, ON_BATCHES
+from compare.watch.trace import ON_BATCHES
 
 MAX_KINK_RESIDUAL = 0.1
 """The largest relative residual of a step that may be explained by a kink, such as that of a ReLU at 0.
@@ -226,7 +226,7 @@ class Case:
         known = self.segments
         if not known:
             return None
-        exact = list(self.replay_segments(known, recipe, self.right_update))
+        exact = list(replay_segments(self.replay, known, recipe, self.right_update))
         observed = [by_variable(segment.after, segment.after, self.replay.trainable) for segment in known]
         before = [by_variable(segment.before, segment.before, self.replay.trainable) for segment in known]
         gaps, moved = norms(observed, exact), norms(exact, before)
@@ -243,7 +243,7 @@ class Case:
                 break
             if nudge > NUDGES and not weight_gaps.only_few_off(MAX_KINK_RESIDUAL):
                 break
-            noisy = list(self.replay_segments(known, variant, self.right_update, nudge))
+            noisy = list(replay_segments(self.replay, known, variant, self.right_update, nudge))
             weight_gaps = replace(weight_gaps, noise=np.fmax(weight_gaps.noise, norms(noisy, exact)))
         return weight_gaps
 
@@ -277,45 +277,6 @@ class Case:
             yield replace(recipe, xla=True), 0
         for nudge in range(2, MORE_NUDGES + 1):
             yield recipe, nudge
-
-    def replay_segments(
-        self, known: Sequence[Segment], recipe: Recipe, update: Update, nudge: int = 0
-    ) -> Iterator[Weights]:
-        """Yields the variables after each segment, from recomputed gradients."""
-        replay = self.replay
-        if all(len(segment.spans) == 1 for segment in known):
-            steps = [segment.start for segment in known]
-            gradients = [replay.typed_gradients(each.start, each.spans[0], recipe, nudge) for each in known]
-            for segment, after in zip(known, simulate(replay, steps, update, gradients), strict=True):
-                forward = self._forward(segment.start, segment.spans[0], recipe, nudge)
-                yield by_variable([replay.unflatten(flat) for flat in after], forward, replay.trainable)
-            return
-        steps_so_far: list[OptimizerStep] = []
-        gradients_so_far: list[ReplicaGradients] = []
-        for segment in known:
-            state = segment.before
-            for span in segment.spans:
-                step = OptimizerStep(span.epoch, [], state, state)
-                steps_so_far.append(step)
-                gradients_so_far.append(replay.typed_gradients(step, span, recipe, nudge))
-                # All steps so far are repeated, since the optimizer's slots depend on them.
-                after = simulate(replay, steps_so_far, update, gradients_so_far)[-1]
-                forward = self._forward(step, span, recipe, nudge)
-                state = [
-                    [part.astype(v.dtype) for part, v in zip(replay.unflatten(flat), step.state[0], strict=False)]
-                    + forward[replica][replay.trainable :]
-                    for replica, flat in enumerate(after)
-                ]
-            yield by_variable(state, state, replay.trainable)
-
-    def _forward(self, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int) -> State:
-        """All variables of each replica after the forward pass."""
-        return [
-            step.before[replica]
-            if part.start == part.stop
-            else self.replay.replica_pass(step, replica, part, recipe, nudge).state
-            for replica, part in enumerate(self.replay.parts(span))
-        ]
 
     def feed(self, recipe: Recipe) -> tuple[Span, ...] | None:
         """The batches of the steps under this recipe."""
@@ -436,13 +397,6 @@ class Case:
         """The line of the first loss that Keras divides by the number of replicas, in training and in validation."""
         inside = self.observation.inside
         return inside.divided if inside is not None else {}
-
-    @staticmethod
-    def clipping(observation: Observation) -> dict[str, float | None]:
-        """The clipping options of the optimizers in use; all None if the optimizers disagree."""
-        used = {call.optimizer for step in observation.optimizer_steps for call in step.calls}
-        options = [{name: observation.optimizers[i][1].get(name) for name in CLIPPING} for i in used]
-        return options[0] if options and all(one == options[0] for one in options) else dict.fromkeys(CLIPPING)
 
     def changed_between_steps(self) -> list[tuple[int, int, list[str]]]:
         """Finds trained weights that change between two steps of an epoch.

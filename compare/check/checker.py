@@ -12,25 +12,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.check import not_finite, words
+from compare.check import words
 from compare.check.batches import Batches, craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
-from compare.check.causes.data_recorded import kinds_of_own_rows
 from compare.check.empty_replica import EmptyReplicaProbe, wrong_gradient
 from compare.check.judge import judge_reporting, judge_training
 from compare.check.judgement import Judgement, survived
-from compare.check.look_inside import LookInside, NoiseTwins
-from compare.check.made_of import line_that_makes
+from compare.check.look_inside import ACCUMULATION, LookInside, NoiseTwins
 from compare.check.measurement import Measurement
 from compare.check.observation import EPOCHS, Observation, largest_weight_gap
 from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe
-from compare.check.recorded import drawn_more_often
 from compare.check.replay import Replay
-from compare.check.report import REPORTING, Report
-from compare.check.stages import Located
-from compare.check.step_values import EXAMPLES, PREDICTIONS, calls_of
+from compare.check.report import Report
 from compare.check.weight_gaps import ROUNDING
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
@@ -40,23 +35,14 @@ from compare.records import EPOCH_END, Record
 from compare.trainer import Trainer
 from compare.verdict import rounding
 from compare.verdict.exact import compare_records, paired_names, paired_steps, within_rounding
-from compare.verdict.findings import Finding, NotApplicable, Source
-from compare.verdict.model import Comparison, Difference, Training
+from compare.verdict.findings import Finding, NotApplicable
+from compare.verdict.model import Comparison, Training
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
 from compare.verdict.rounding import FACTOR
-from compare.watch.seen import CloseUp
 
 Pair = tuple[Record, Record]
 """The records of the reference and of the candidate."""
 
-OF_RUN = (
-    "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))  # in fit's order\n"
-    "# or, with data of your own:\n"
-)
-OF_RUN_ALONE = "dataset = run.train_dataset(epoch)  # in fit's order\n# or, with data of your own:\n"
-"""What to write instead of batches of one's own, before the remedy of a cause; the second without a strategy."""
-ACCUMULATION = "accumulation"
-"""The probe that is missing where steps of one side are several of the other: no single ones can be compared."""
 KNOWN_EPOCHS = range(4)
 """The epochs whose batches are compared with the observed steps: the two that are trained, and their neighbours."""
 
@@ -108,7 +94,7 @@ class Checker:
         if self._accumulated > 1:
             train_on(replace(self.batches, fulls=2 * self._accumulated))  # else it makes no two updates
         self._twins = NoiseTwins(self.task, reference, seed)
-        self._inside = LookInside(self._twins, train)
+        self._inside = LookInside(self._twins, self.reference, train, self.batches)
         self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)
         self._judged: tuple[Case, Judgement] | NotApplicable | None = None
         self._seconds = time.perf_counter() - began
@@ -159,88 +145,10 @@ class Checker:
         if report.comparison.training.verdict in (IDENTICAL, ALIKE):
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
-        report = self._with_lines(self._located(report, candidate), candidate)
+        judged = self._judged
+        replayed = judged[0] if isinstance(judged, tuple) and judged[1].right else None
+        report = self._inside.extend(report, candidate, replayed)
         return replace(report, seconds=time.perf_counter() - began)
-
-    def _located(self, report: Report, candidate: Observation) -> Report:
-        """Adds the stage of the first differing step to a report, if the trainer is different and could be observed."""
-        report = self._look_at_not_finite(report, candidate)
-        training, reference, own = report.comparison.training, self.reference.inside, candidate.inside
-        if training.verdict != DIFFERENT or report.comparison.weights_alone is not None:
-            return report
-        if ACCUMULATION in [entry.probe for entry in report.not_applicable] or reference is None or own is None:
-            return report
-        try:
-            judged = self._judged
-            replayed = judged[0] if isinstance(judged, tuple) and judged[1].right else None
-            found = self._inside.locate(reference, own, training, replayed)
-            if found is None:
-                return report
-            located, apart_from = found
-            report = _without_contradicted(report.of_gradients(located), located)
-            if located.stage == EXAMPLES and not report.training:
-                report = self._name_examples(report, reference, own)
-        except Exception as error:
-            return report.without("stages", f"the steps cannot be looked into: {survived(error)}")
-        both = reference, own
-        if located.stage == PREDICTIONS and not report.training and (drawn := drawn_more_often(*both, located.step)):
-            seen = drawn[0].but(side=report.comparison.candidate, other=self.reference.name)
-            report = replace(report, unexplained=(seen, *(each for each in report.unexplained if each.kind != "apart")))
-        epoch, step = self._inside.place(located.step)
-        same_calls = len({calls_of(side, located.step) for side in both}) == 1  # else its steps are not those of fit
-        later = apart_from if same_calls and apart_from and apart_from > located.step else None
-        weights = Difference(*self._inside.place(later)) if later else None
-        names = self.reference.name, report.comparison.candidate
-        lost = not_finite.of_step(names, both, located, (epoch, step), " of the check")
-        in_order = sorted(report.findings, key=lambda each: located.stage not in CATALOGUE[each.id].stages)
-        report = replace(report, findings=(*lost, *in_order))
-        first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
-        training = replace(training, first_difference=first)
-        report = replace(report, comparison=replace(report.comparison, training=training))
-        return replace(report, stages=tuple(located.stages))
-
-    def _with_lines(self, report: Report, candidate: Observation) -> Report:
-        """Adds to each cause the line of the user's code that makes the mistake, as far as it was seen."""
-        first, findings = report.comparison.training.first_difference, []
-        step = self._inside.number(first) if first is not None and first.step is not None else 1
-        for each in report.findings:
-            side = self.reference if each.side == self.reference.name else candidate
-            source = None
-            if each.kind == REPORTING:
-                divided = side.inside.divided.get(each.divided) if side.inside is not None else None
-                source = Source.of(divided or line_that_makes(side.reported_at, each.metrics), shows=True)
-            elif side.inside is not None and each.id in CATALOGUE:
-                source = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
-            findings.append(replace(each, source=source))
-        return replace(report, findings=tuple(findings))
-
-    def _look_at_not_finite(self, report: Report, candidate: Observation) -> Report:
-        """Adds the cause ``not-finite``, if one side alone is, with the stage of the first such value."""
-        comparison, inside = report.comparison, None
-        found = comparison.lost_alone
-        try:
-            if found is not None:
-                side, other = self.reference.inside, candidate.inside
-                if found.side != self.reference.name:
-                    side, other = other, side
-                inside = self._inside.first_not_finite(side, other, found)
-        except Exception as error:
-            report = report.without("stages", f"the steps cannot be looked into: {survived(error)}")
-        if not report.training:  # else the difference begins where that mistake does
-            stage, where = (inside.stage, inside.where) if inside else ("", "")
-            report = replace(report, comparison=comparison.led_by_not_finite(stage, where))
-        lost = not_finite.findings(report.comparison, report.reference, inside, " of the check")
-        return replace(report, findings=(*lost, *report.findings))
-
-    def _name_examples(self, report: Report, reference: CloseUp, candidate: CloseUp) -> Report:
-        """Adds what is wrong with the examples of a loop that batches them by itself."""
-        causes, evidence = kinds_of_own_rows(self._inside.data, reference, candidate, self.batches)
-        if not causes and not evidence:
-            return report
-        side = report.comparison.candidate
-        of_run = OF_RUN if report.distributed else OF_RUN_ALONE
-        found = [CATALOGUE[id].found(side, seen, remedy=of_run + CATALOGUE[id].remedy) for id, seen in causes]
-        return replace(report, findings=(*found, *report.findings), unexplained=tuple(evidence), certain=True)
 
     def _same_gradients(self, candidate: Observation) -> bool:
         """Whether the gradients passed to both optimizers are equal within rounding, given equal weights.
@@ -431,15 +339,6 @@ class Checker:
             spec=run.train_dataset(1).element_spec,
             user_run=self.batches.user_run,
         )
-
-
-def _without_contradicted(report: Report, located: Located) -> Report:
-    """Leaves out the causes of training where none of them can be what differs first: the stages of all agree."""
-    if not report.training or not all(CATALOGUE[each.id].contradicted(located) for each in report.training):
-        return report
-    known = [(each.id, Measurement.read(each.measurements)) for each in report.training]
-    seen = [measurement.but(as_with=id, agrees=CATALOGUE[id].stages) for id, measurement in known]
-    return replace(report, findings=report.reporting, unexplained=(*report.unexplained, *seen))
 
 
 def _nearly_equal(records: Pair, key: str) -> bool:

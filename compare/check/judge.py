@@ -156,7 +156,7 @@ def _optimizer_hides(case: Case, recipe: Recipe, gaps: WeightGaps) -> bool:
     replay, steps, update = case.replay, case.steps, case.right_update
     right = [replay.typed_gradients(step, span, recipe) for step, span in zip(steps, case.aligned, strict=True)]
     # The loop may have done the clipping that the experiment's optimizer does itself.
-    observed = clipped_gradients(replay, Update(overrides=case.clipping(case.observation)), steps)
+    observed = clipped_gradients(replay, Update(overrides=case.observation.clipping), steps)
     pairs = zip(observed, clipped_gradients(replay, update, steps, right), strict=True)
     if all(distance([replay.flatten(a)], [replay.flatten(b)]) <= case.threshold for a, b in pairs):
         return False

@@ -7,18 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 
 import tensorflow as tf
 
+from compare.check import not_finite
+from compare.check.batches import Batches
 from compare.check.case import Case
-from compare.check.causes.data_recorded import Known
+from compare.check.causes import CATALOGUE
+from compare.check.causes.data_recorded import Known, kinds_of_own_rows
+from compare.check.judgement import survived
+from compare.check.made_of import line_that_makes
+from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps
-from compare.check.observation import EPOCHS, as_record
+from compare.check.observation import EPOCHS, Observation, as_record
 from compare.check.observe import observing
+from compare.check.recorded import drawn_more_often
 from compare.check.replayed_twin import replayed_twin
+from compare.check.report import REPORTING, Report
 from compare.check.stages import Located, apart, first_apart, locate
-from compare.check.step_values import all_rows
+from compare.check.step_values import EXAMPLES, PREDICTIONS, all_rows, calls_of
 from compare.engine.anew import train_anew
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.noise_twins import TwinRun
@@ -29,8 +38,10 @@ from compare.trainer import Trainer
 from compare.verdict import rounding
 from compare.verdict.evidence import with_noise
 from compare.verdict.exact import noise_start
+from compare.verdict.findings import Source
 from compare.verdict.model import Comparison, Difference, Training
 from compare.verdict.not_finite import NotFinite
+from compare.verdict.outcomes import DIFFERENT
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, row_hashes
 
@@ -88,6 +99,14 @@ def _seen_inside(
 
 MOST = 200_000
 """The largest number of examples that are hashed."""
+OF_RUN = (
+    "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))  # in fit's order\n"
+    "# or, with data of your own:\n"
+)
+OF_RUN_ALONE = "dataset = run.train_dataset(epoch)  # in fit's order\n# or, with data of your own:\n"
+"""What to write instead of batches of one's own, before the remedy of a cause; the second without a strategy."""
+ACCUMULATION = "accumulation"
+"""The probe that is missing where steps of one side are several of the other: no single ones can be compared."""
 
 
 class LookInside:
@@ -96,10 +115,13 @@ class LookInside:
     Args:
         runs: the noise twins of the reference.
         everything: the experiment's own training examples, of which the task has a few.
+        batches: their batch sizes.
     """
 
-    def __init__(self, runs: NoiseTwins, everything: Examples | Stream) -> None:
-        self._runs, self._everything = runs, everything
+    def __init__(
+        self, runs: NoiseTwins, reference: Observation, everything: Examples | Stream, batches: Batches
+    ) -> None:
+        self._runs, self._reference, self._everything, self._batches = runs, reference, everything, batches
         self._ends = EpochEnds(tuple(epoch * runs.task.steps_per_epoch for epoch in EPOCHS))
         self.place = self._ends.place
         self._replayed: dict[int, CloseUp | None] = {}
@@ -108,6 +130,92 @@ class LookInside:
     def data(self) -> Known:
         """The examples that a loop can have, of the run and of the experiment."""
         return Known.of(_hashes(self._runs.task.train), _hashes(self._everything))
+
+    def extend(self, report: Report, candidate: Observation, replayed: Case | None) -> Report:
+        """Adds to a report what was seen inside the steps: the stage that differs first, and the lines that make it.
+
+        Args:
+            replayed: the reference's steps, if the replay explains them.
+        """
+        return self._with_lines(self._located(report, candidate, replayed), candidate)
+
+    def _located(self, report: Report, candidate: Observation, replayed: Case | None) -> Report:
+        """Adds the stage of the first differing step to a report, if the trainer is different and could be observed."""
+        report = self._look_at_not_finite(report, candidate)
+        training, reference, own = report.comparison.training, self._reference.inside, candidate.inside
+        if training.verdict != DIFFERENT or report.comparison.weights_alone is not None:
+            return report
+        if ACCUMULATION in [entry.probe for entry in report.not_applicable] or reference is None or own is None:
+            return report
+        try:
+            found = self.locate(reference, own, training, replayed)
+            if found is None:
+                return report
+            located, apart_from = found
+            report = _without_contradicted(report.of_gradients(located), located)
+            if located.stage == EXAMPLES and not report.training:
+                report = self._name_examples(report, reference, own)
+        except Exception as error:
+            return report.without("stages", f"the steps cannot be looked into: {survived(error)}")
+        both = reference, own
+        if located.stage == PREDICTIONS and not report.training and (drawn := drawn_more_often(*both, located.step)):
+            seen = drawn[0].but(side=report.comparison.candidate, other=self._reference.name)
+            report = replace(report, unexplained=(seen, *(each for each in report.unexplained if each.kind != "apart")))
+        epoch, step = self.place(located.step)
+        same_calls = len({calls_of(side, located.step) for side in both}) == 1  # else its steps are not those of fit
+        later = apart_from if same_calls and apart_from and apart_from > located.step else None
+        weights = Difference(*self.place(later)) if later else None
+        names = self._reference.name, report.comparison.candidate
+        lost = not_finite.of_step(names, both, located, (epoch, step), " of the check")
+        in_order = sorted(report.findings, key=lambda each: located.stage not in CATALOGUE[each.id].stages)
+        report = replace(report, findings=(*lost, *in_order))
+        first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
+        training = replace(training, first_difference=first)
+        report = replace(report, comparison=replace(report.comparison, training=training))
+        return replace(report, stages=tuple(located.stages))
+
+    def _with_lines(self, report: Report, candidate: Observation) -> Report:
+        """Adds to each cause the line of the user's code that makes the mistake, as far as it was seen."""
+        first, findings = report.comparison.training.first_difference, []
+        step = self.number(first) if first is not None and first.step is not None else 1
+        for each in report.findings:
+            side = self._reference if each.side == self._reference.name else candidate
+            source = None
+            if each.kind == REPORTING:
+                divided = side.inside.divided.get(each.divided) if side.inside is not None else None
+                source = Source.of(divided or line_that_makes(side.reported_at, each.metrics), shows=True)
+            elif side.inside is not None and each.id in CATALOGUE:
+                source = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
+            findings.append(replace(each, source=source))
+        return replace(report, findings=tuple(findings))
+
+    def _look_at_not_finite(self, report: Report, candidate: Observation) -> Report:
+        """Adds the cause ``not-finite``, if one side alone is, with the stage of the first such value."""
+        comparison, inside = report.comparison, None
+        found = comparison.lost_alone
+        try:
+            if found is not None:
+                side, other = self._reference.inside, candidate.inside
+                if found.side != self._reference.name:
+                    side, other = other, side
+                inside = self.first_not_finite(side, other, found)
+        except Exception as error:
+            report = report.without("stages", f"the steps cannot be looked into: {survived(error)}")
+        if not report.training:  # else the difference begins where that mistake does
+            stage, where = (inside.stage, inside.where) if inside else ("", "")
+            report = replace(report, comparison=comparison.led_by_not_finite(stage, where))
+        lost = not_finite.findings(report.comparison, report.reference, inside, " of the check")
+        return replace(report, findings=(*lost, *report.findings))
+
+    def _name_examples(self, report: Report, reference: CloseUp, candidate: CloseUp) -> Report:
+        """Adds what is wrong with the examples of a loop that batches them by itself."""
+        causes, evidence = kinds_of_own_rows(self.data, reference, candidate, self._batches)
+        if not causes and not evidence:
+            return report
+        side = report.comparison.candidate
+        of_run = OF_RUN if report.distributed else OF_RUN_ALONE
+        found = [CATALOGUE[id].found(side, seen, remedy=of_run + CATALOGUE[id].remedy) for id, seen in causes]
+        return replace(report, findings=(*found, *report.findings), unexplained=tuple(evidence), certain=True)
 
     def locate(
         self, reference: CloseUp, candidate: CloseUp, training: Training, case: Case | None
@@ -162,6 +270,15 @@ class LookInside:
             self._replayed[begin] = replayed_twin(case, reference, begin)
         replayed = self._replayed.get(begin)
         return [replayed] if replayed else self._runs.inside(self.place(begin))
+
+
+def _without_contradicted(report: Report, located: Located) -> Report:
+    """Leaves out the causes of training where none of them can be what differs first: the stages of all agree."""
+    if not report.training or not all(CATALOGUE[each.id].contradicted(located) for each in report.training):
+        return report
+    known = [(each.id, Measurement.read(each.measurements)) for each in report.training]
+    seen = [measurement.but(as_with=id, agrees=CATALOGUE[id].stages) for id, measurement in known]
+    return replace(report, findings=report.reporting, unexplained=(*report.unexplained, *seen))
 
 
 def _hashes(examples: Examples | Stream) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, rows_of, step_dtype
 from compare.verdict.exact import largest_gap
 from compare.watch.seen import CloseUp
-from compare.watch.trace import configuration_of
+from compare.watch.trace import CLIPPING, configuration_of
 
 EPOCHS = range(1, 3)
 """The epochs that the check trains."""
@@ -156,6 +156,13 @@ class Observation:
     records: list[AnyRecord] = field(default_factory=list)
     inside: CloseUp | None = None
     reported_at: tuple[str, int, str] | None = None
+
+    @property
+    def clipping(self) -> dict[str, float | None]:
+        """The clipping options of the optimizers in use; all None if the optimizers disagree."""
+        used = {call.optimizer for step in self.optimizer_steps for call in step.calls}
+        options = [{name: self.optimizers[i][1].get(name) for name in CLIPPING} for i in used]
+        return options[0] if options and all(one == options[0] for one in options) else dict.fromkeys(CLIPPING)
 
     @property
     def changed_after_training(self) -> list[str]:

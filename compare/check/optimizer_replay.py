@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from compare.check.observation import EXCLUDED, Gradient, OptimizerStep, Rows, State
-from compare.check.recipe import EPSILON, Update
+from compare.check.recipe import EPSILON, Recipe, Span, Update
 from compare.check.replay import Replay
+from compare.check.weight_gaps import Segment, Weights, by_variable
 from compare.engine.fingerprints import distributed
 from compare.engine.insides_tensorflow import own_graph
 from compare.engine.keras_generation import HAS_APPLY, settable_rate
@@ -64,6 +65,46 @@ def simulate(
             after = replay.flatten([variable.numpy() for variable in variables])
             results[i].append(after)
     return [np.stack(copies if histories > 1 else copies * replay.replicas) for copies in results]
+
+
+def replay_segments(
+    replay: Replay, known: Sequence[Segment], recipe: Recipe, update: Update, nudge: int = 0
+) -> Iterator[Weights]:
+    """Yields the variables after each segment, from recomputed gradients."""
+    if all(len(segment.spans) == 1 for segment in known):
+        steps = [segment.start for segment in known]
+        gradients = [replay.typed_gradients(each.start, each.spans[0], recipe, nudge) for each in known]
+        for segment, after in zip(known, simulate(replay, steps, update, gradients), strict=True):
+            forward = _forward(replay, segment.start, segment.spans[0], recipe, nudge)
+            yield by_variable([replay.unflatten(flat) for flat in after], forward, replay.trainable)
+        return
+    steps_so_far: list[OptimizerStep] = []
+    gradients_so_far: list[ReplicaGradients] = []
+    for segment in known:
+        state = segment.before
+        for span in segment.spans:
+            step = OptimizerStep(span.epoch, [], state, state)
+            steps_so_far.append(step)
+            gradients_so_far.append(replay.typed_gradients(step, span, recipe, nudge))
+            # All steps so far are repeated, since the optimizer's slots depend on them.
+            after = simulate(replay, steps_so_far, update, gradients_so_far)[-1]
+            forward = _forward(replay, step, span, recipe, nudge)
+            state = [
+                [part.astype(v.dtype) for part, v in zip(replay.unflatten(flat), step.state[0], strict=False)]
+                + forward[replica][replay.trainable :]
+                for replica, flat in enumerate(after)
+            ]
+        yield by_variable(state, state, replay.trainable)
+
+
+def _forward(replay: Replay, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int) -> State:
+    """All variables of each replica after the forward pass."""
+    return [
+        step.before[replica]
+        if part.start == part.stop
+        else replay.replica_pass(step, replica, part, recipe, nudge).state
+        for replica, part in enumerate(replay.parts(span))
+    ]
 
 
 class UnclippedOptimizer:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check.case import Case
+from compare.check.optimizer_replay import replay_segments
 from compare.check.recipe import EPSILON, Recipe
 from compare.engine.noise_twins import half_dtypes
 from compare.watch.seen import CloseUp, Event, sketch
@@ -40,7 +41,7 @@ def replayed_twin(case: Case, seen: CloseUp, begin: int) -> CloseUp | None:
     order = [places[id(variable)] for variable in replay.model.weights]
     noise: list[np.ndarray] = [np.zeros(())] * len(order)
     steps, after = {}, dict(seen.after)
-    both = (case.replay_segments(known, Recipe(), case.right_update, nudge) for nudge in (1, 0))
+    both = (replay_segments(case.replay, known, Recipe(), case.right_update, nudge) for nudge in (1, 0))
     for i, (number, moved, exact) in enumerate(zip(seen.steps, *both, strict=True)):
         if number >= begin:
             own = [moved[k][0] - exact[k][0] + EPSILON * np.abs(exact[k][0]) for k in order]

@@ -12,6 +12,7 @@ import numpy as np
 from compare.check.case import MAX_KINK_RESIDUAL, Case
 from compare.check.measurement import Measurement
 from compare.check.observation import Observation
+from compare.check.optimizer_replay import replay_segments
 from compare.check.recipe import Recipe, Update, multiple
 from compare.check.search import find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING, Segment, Weights, by_variable, norms
@@ -43,7 +44,7 @@ def search_by_weights(case: Case, judgement: Judgement) -> None:
     observed = [by_variable(segment.after, segment.after, trainable) for segment in known]
 
     def gaps(recipe: Recipe, update: Update, count: int) -> np.ndarray:
-        return norms(observed[:count], list(case.replay_segments(known[:count], recipe, update)))[:, :trainable]
+        return norms(observed[:count], list(replay_segments(case.replay, known[:count], recipe, update)))[:, :trainable]
 
     def off(recipe: Recipe, update: Update) -> float:
         """The largest gap in units of what counts as rounding; up to the first wrong step, if it is wrong there."""
@@ -92,7 +93,7 @@ def _name_factor(
 ) -> bool:
     """Reports a constant factor in all changes of the weights from one step on; returns whether there is one."""
     right = case.right_update
-    replayed = list(case.replay_segments(known, judgement.recipe, right))
+    replayed = list(replay_segments(case.replay, known, judgement.recipe, right))
     factor, rates = _factor(known, replayed, case.replay.trainable, first), right.learning_rates
     if not factor or not rates:
         return False
