@@ -228,7 +228,8 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     same = dataclasses.replace(differs, training=Training("identical", 0.0, None, 1))
     for judged in (differs, alike, same):
         assert sentences.unreported(judged, "scripts") == (
-            "To compare loss, val_loss too, add to my_loop at the end of each epoch: compare.report(loss=…, val_loss=…)"
+            "To compare loss, val_loss too, add to my_loop at the end of each epoch, with the means over it: "
+            "import compare; compare.report(loss=…, val_loss=…)"
         )
         assert sentences.unreported(judged, "run") == (
             "To compare loss, val_loss too, add to my_loop: run.end_epoch(epoch, {…, 'loss': …, 'val_loss': …})"
@@ -238,7 +239,8 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     assert told.endswith("; losses and metrics were not compared, since the two report none in common")
     nothing = dataclasses.replace(same, reporting=Reporting(None, {}))
     assert sentences.unreported(nothing, "scripts") == (
-        "No loss or metric of either was seen. To compare some, add to both: compare.report(loss=…)"
+        "No loss or metric of either was seen. To compare some, add to both at the end of each epoch, with the means "
+        "over it: import compare; compare.report(loss=…)"
     )
     second = dataclasses.replace(nothing, reference="my_fit model 2")
     assert sentences.sentence(second, "fit").endswith(
@@ -277,6 +279,7 @@ def test_a_comparison_of_scripts_that_failed_is_listed_with_the_error_and_its_lo
     assert [address for address in page.addresses if "log" in address or "without" in address] == ["with-log/loop.log"]
     assert page.text.count("loop failed: NameError: name 'x' is not defined (loop.py, line 3)") == 2
     assert "2 failed" in page.text and "more" not in page.text and "No numbers" not in page.text
+    assert "their own, 2 replicas" in page.text and "default" not in page.text
 
 
 def test_a_difference_without_a_known_cause_says_that_it_is_shown_above(tmp_path: Path) -> None:

@@ -653,6 +653,7 @@ def test_what_is_only_rounding_does_not_stand_beside_a_mistake(train: Train) -> 
     assert where(comparison) == "Only in the reported numbers: accuracy"
     rounded = train(logs=[LOGS, {**theirs, "accuracy": 0.75}])
     alone = Pair(fit, rounded, fit, compare_records(fit, rounded)).compared(())
+    assert where(alone.settled()) == "Only in the last digits of the reported numbers: loss"
     assert alone.reporting.verdict == "alike" and not any(gap.only_rounding for gap in alone.reporting.metrics.values())
 
 

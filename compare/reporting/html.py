@@ -240,7 +240,8 @@ def _strategy(run: Mapping[str, Any]) -> str:
     strategy = run.get("strategy") or {"name": run["options"].get("strategy", "")}
     if strategy.get("workers", 1) > 1:
         return f"{strategy['name']}, {strategy['workers']} workers"
-    return ", ".join(filter(None, [str(strategy["name"]), replicas_of(run)]))
+    own = "their own" if run["options"].get("scripts") else str(strategy["name"])
+    return ", ".join(filter(None, [own, replicas_of(run)]))
 
 
 def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:

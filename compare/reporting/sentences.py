@@ -188,16 +188,16 @@ def unreported(comparison: Comparison, scope: str) -> str:
     """
     missing, candidate = _left_out(comparison, comparison.candidate), comparison.candidate
     if scope == "scripts":
+        how = "at the end of each epoch, with the means over it: import compare; compare.report({})"
         compared = comparison.training.steps_compared and not _of_another_training(comparison)
         if compared and not comparison.reporting.metrics and not comparison.failure:
-            return "No loss or metric of either was seen. To compare some, add to both: compare.report(loss=…)"
-        call = f"compare.report({', '.join(f'{name}=…' for name in missing)})"
-        when = " at the end of each epoch"
+            return f"No loss or metric of either was seen. To compare some, add to both {how.format('loss=…')}"
+        call = f" {how.format(', '.join(f'{name}=…' for name in missing))}"
     else:
-        call, when = f"run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})", ""
+        call = f": run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})"
     if not missing or scope == "logs":
         return ""
-    return f"To compare {', '.join(missing)} too, add to {candidate}{when}: {call}"
+    return f"To compare {', '.join(missing)} too, add to {candidate}{call}"
 
 
 def stops(verdict: Verdict) -> list[str]:
@@ -223,7 +223,8 @@ def where(comparison: Comparison) -> str:
             if gap.max_gap != 0 and gap.compared and not gap.only_rounding
         ]
         if training.verdict == "identical" and differing and comparison.verdict != "identical":
-            return f"Only in the reported numbers: {', '.join(differing)}"
+            only = "the last digits of " * (comparison.verdict == ALIKE)
+            return f"Only in {only}the reported numbers: {', '.join(differing)}"
         return "Nowhere" if training.verdict == "identical" else "Unknown"
     if first.step is None:
         return f"At the end of epoch {first.epoch}"
