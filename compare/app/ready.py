@@ -27,12 +27,10 @@ from compare.verdict.model import Failure
 
 if TYPE_CHECKING:
     from compare.check import Report
-    from compare.engine.input_pipeline import Examples, Stream
+    from compare.engine.input_pipeline import Data
     from compare.engine.run import TrainingTask
     from compare.experiment import Experiment
     from compare.trainer import Trainer
-
-    Data = Examples | Stream
 
 
 class Job(NamedTuple):

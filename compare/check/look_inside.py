@@ -29,7 +29,7 @@ from compare.check.report import REPORTING, Report
 from compare.check.stages import Located, apart, first_apart, locate
 from compare.check.step_values import EXAMPLES, PREDICTIONS, all_rows, calls_of
 from compare.engine.anew import train_anew
-from compare.engine.input_pipeline import Examples, Stream
+from compare.engine.input_pipeline import Data
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import Run, TrainingTask
 from compare.errors import EndedEarlyError
@@ -118,9 +118,7 @@ class LookInside:
         batches: their batch sizes.
     """
 
-    def __init__(
-        self, runs: NoiseTwins, reference: Observation, everything: Examples | Stream, batches: Batches
-    ) -> None:
+    def __init__(self, runs: NoiseTwins, reference: Observation, everything: Data, batches: Batches) -> None:
         self._runs, self._reference, self._everything, self._batches = runs, reference, everything, batches
         self._ends = EpochEnds(tuple(epoch * runs.task.steps_per_epoch for epoch in EPOCHS))
         self.place = self._ends.place
@@ -281,7 +279,7 @@ def _without_contradicted(report: Report, located: Located) -> Report:
     return replace(report, findings=report.reporting, unexplained=(*report.unexplained, *seen))
 
 
-def _hashes(examples: Examples | Stream) -> Iterator[tuple[int, int]]:
+def _hashes(examples: Data) -> Iterator[tuple[int, int]]:
     """The hashes of each example and of its label, unless there are too many."""
     if examples.count <= MOST:
         for x, y, *_ in examples.in_order(1024).as_numpy_iterator():

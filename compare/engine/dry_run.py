@@ -16,7 +16,7 @@ from compare.engine.building import (
     refuse_shared,
     refuse_used,
 )
-from compare.engine.input_pipeline import Examples, Stream
+from compare.engine.input_pipeline import Data
 from compare.engine.metrics import metric_objects
 from compare.engine.run import TrainingTask
 from compare.errors import RequestError
@@ -90,7 +90,7 @@ def _model(task: TrainingTask) -> tf.keras.Model:
     return model
 
 
-def _trace(task: TrainingTask, model: tf.keras.Model, what: str, examples: Examples | Stream) -> list[str]:
+def _trace(task: TrainingTask, model: tf.keras.Model, what: str, examples: Data) -> list[str]:
     """Traces a step of ``fit``, or of its validation; returns what its numbers are called, if all are scalars."""
     # Use the static shapes of a replica's first batch: with an unknown batch size, labels [batch] would wrongly seem to
     # match predictions [batch, 3].

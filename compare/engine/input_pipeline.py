@@ -6,9 +6,10 @@ import copy
 import hashlib
 import inspect
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -33,8 +34,82 @@ HASHED_TOGETHER = 2**24
 """Approximate number of bytes that are hashed at a time."""
 
 
-class Examples:
-    """Training or validation data in arrays. They are kept in memory once, as loaded, and read by index.
+class Data(ABC):
+    """Training or validation data."""
+
+    count: int
+    """Number of examples in each epoch."""
+    _prepare: Callable[..., Part] | None = None
+
+    @abstractmethod
+    def first(self, count: int) -> Self:
+        """Returns the same data, limited to the first ``count`` examples of each epoch."""
+
+    @abstractmethod
+    def sample(self, count: int) -> Examples:
+        """Returns ``count`` examples at regular intervals; repeats examples if there are fewer."""
+
+    def preparing(self, prepare: Callable[..., Part]) -> Self:
+        """Returns the same data with another preparation step after the experiment's ``prepare``."""
+        data, first = copy.copy(self), self._prepare
+        vars(data).pop("spec", None)  # of what is given to the new step
+        data._prepare = converted(prepare if first is None else lambda *batch: prepare(*first(*batch)))
+        return data
+
+    @cached_property
+    def spec(self) -> Any:
+        """Tensor specs of a batch, with unknown batch size."""
+        return self.in_order(self.count).element_spec
+
+    def in_order(self, batch_size: int) -> tf.data.Dataset:
+        """Returns batches of all examples, always in the same order; the last batch may be short."""
+        return self.of_epoch(0, 1, batch_size)
+
+    @abstractmethod
+    def of_epoch(self, seed: int, epoch: int | tf.Tensor, batch_size: int) -> tf.data.Dataset:
+        """Returns batches of all examples in the order of an epoch; the epoch of arrays may be a scalar tensor."""
+
+    def of_epochs(
+        self, epochs: range | tf.Variable, of_epoch: Callable[[Any], tf.data.Dataset], *, elsewhere: bool = False
+    ) -> tf.data.Dataset:
+        """Returns one dataset of several epochs.
+
+        Args:
+            epochs: their numbers; a variable has the number of a single epoch, read whenever the dataset is iterated.
+            of_epoch: makes the dataset of an epoch.
+            elsewhere: whether another process will iterate the dataset.
+        """
+        if isinstance(epochs, range):
+            numbers = tf.data.Dataset.range(epochs[0], epochs[-1] + 1)
+        else:
+            numbers = tf.data.Dataset.range(1).map(lambda _: epochs.read_value())
+        return numbers.flat_map(of_epoch).with_options(_options())
+
+    @cached_property
+    @abstractmethod
+    def sha256(self) -> str:
+        """A digest of the structure, dtypes, shapes and bytes of all examples; in a stream, of those of epoch 1."""
+
+    def changes(self) -> bool:
+        """Returns whether the first examples change when they are read again.
+
+        A random operation of ``tf.random`` or of a Keras layer may continue where it stopped, within one dataset of
+        several epochs (which ``fit`` reads) or from one dataset to the next (which loops read).
+        """
+        few = self.first(min(self.count, READ_AGAIN))
+
+        def of_epoch_1(_: Any) -> tf.data.Dataset:
+            return few.of_epoch(0, 1, READ_AGAIN // 2)
+
+        def digest(*datasets: tf.data.Dataset) -> str:
+            batches = (tf.nest.flatten(batch, expand_composites=True) for dataset in datasets for batch in dataset)
+            return _digest("", (tf.nest.map_structure(np.asarray, batch) for batch in batches))
+
+        return digest(of_epoch_1(1), of_epoch_1(1)) != digest(few.of_epochs(range(1, 3), of_epoch_1))
+
+
+class Examples(Data):
+    """Data in arrays. They are kept in memory once, as loaded, and read by index.
 
     Args:
         arrays: (x, y) or (x, y, sample_weight), each a NumPy array or a tuple or dict of arrays.
@@ -77,45 +152,24 @@ class Examples:
                 f"the {what} arrays hold {', '.join(map(str, sorted(lengths)))} examples: "
                 "x, y and sample weights must have the same length and must not be empty"
             )
-        self.count: int = lengths.pop()
+        self.count = lengths.pop()
         self._prepare = prepare and converted(prepare)
 
     def first(self, count: int) -> Examples:
         return self if count == self.count else self._some(slice(count))
 
     def sample(self, count: int) -> Examples:
-        """Returns ``count`` examples at regular intervals; repeats examples if there are fewer."""
         return self._some(np.linspace(0, self.count - 1, count).round().astype(int))
 
     def _some(self, index: Any) -> Examples:
         arrays = tf.nest.map_structure(lambda array: array[index], self.arrays)
         return Examples(arrays, self._prepare, "some")
 
-    def preparing(self, prepare: Callable[..., Part]) -> Examples:
-        """Returns the same examples with another preparation step after the experiment's ``prepare``."""
-        return Examples(self.arrays, _both(self._prepare, prepare), "same")
-
-    @cached_property
-    def spec(self) -> Any:
-        """Tensor specs of a batch, with unknown batch size."""
-        return self._batches(None, self.count).element_spec
-
     def in_order(self, batch_size: int) -> tf.data.Dataset:
-        """Returns batches of all examples in their original order; the last batch may be short."""
         return self._batches(None, batch_size)
 
     def of_epoch(self, seed: int, epoch: int | tf.Tensor, batch_size: int) -> tf.data.Dataset:
-        """Returns batches of all examples in the order of an epoch; the epoch may be a scalar tensor."""
         return self._batches(shuffled(self.count, seed, epoch), batch_size)
-
-    def of_epochs(
-        self, epochs: range | tf.Variable, of_epoch: Callable[[Any], tf.data.Dataset], *, elsewhere: bool = False
-    ) -> tf.data.Dataset:
-        """Returns one dataset of several epochs, which any process can iterate, ``elsewhere`` or here.
-
-        A variable has the number of a single epoch, read whenever the dataset is iterated.
-        """
-        return _numbers(epochs).flat_map(of_epoch).with_options(_options())
 
     def changes(self) -> bool:
         """Returns whether ``prepare`` changes the same examples in another way when they are read again."""
@@ -127,11 +181,10 @@ class Examples:
         graph = tf.function(self._prepare).get_concrete_function(*spec).graph
         # Reading takes half a second, which most experiments can save.
         has_state = any(op.op_def.is_stateful and op.type != "ReadVariableOp" for op in graph.get_operations())
-        return has_state and _changes(self)
+        return has_state and super().changes()
 
     @cached_property
     def sha256(self) -> str:
-        """A digest of the structure, dtypes, shapes and bytes of all arrays."""
         structure = tf.nest.map_structure(lambda array: f"{array.dtype} {array.shape}", self.arrays)
         return _digest(repr(structure), [self.arrays])
 
@@ -154,10 +207,8 @@ class Examples:
         return dataset.with_options(_options())
 
 
-class Stream:
-    """Training or validation data from a function that returns the ``tf.data.Dataset`` of an epoch.
-
-    It has the methods of ``Examples`` that a run needs. The function determines the order of the examples.
+class Stream(Data):
+    """Data from a function that returns the ``tf.data.Dataset`` of an epoch, and determines the order of the examples.
 
     Args:
         of_epoch: ``(epoch) -> tf.data.Dataset`` of single examples, (x, y) or (x, y, sample_weight). It is called
@@ -171,7 +222,6 @@ class Stream:
 
     def __init__(self, of_epoch: Any, prepare: Callable[..., Part] | None, what: str) -> None:
         self._of_epoch, self._what = of_epoch, what
-        self._prepare: Callable[..., Part] | None = None
         self._limit: int | None = None
         dataset = self._epoch(1)
         spec = dataset.element_spec
@@ -197,7 +247,7 @@ class Stream:
             raise RequestError(f"the {what} dataset of epoch 1 is empty: load_data must return at least one example")
         if self.changes():
             self._refuse_changes("read")
-        self._prepare = prepare
+        self._prepare = prepare and converted(prepare)
 
     def _refuse_changes(self, when: str) -> None:
         raise RequestError(
@@ -233,7 +283,6 @@ class Stream:
         return count
 
     def first(self, count: int) -> Stream:
-        """Returns the same data, limited to the first ``count`` examples of each epoch."""
         if count == self.count:
             return self
         stream = copy.copy(self)
@@ -242,27 +291,12 @@ class Stream:
         return stream
 
     def sample(self, count: int) -> Examples:
-        """Returns ``count`` examples of epoch 1, at regular intervals from its first ``20 * count`` examples."""
-        arrays = next(iter(self._epoch(1).batch(min(self.count, 20 * count)).as_numpy_iterator()))
+        first = self._epoch(1).batch(min(self.count, 20 * count))  # not all of them, which may be slow to read
+        arrays = next(iter(first.as_numpy_iterator()))
         return Examples(arrays, self._prepare, self._what).sample(count)
 
-    def preparing(self, prepare: Callable[..., Part]) -> Stream:
-        stream = copy.copy(self)
-        stream._prepare = _both(self._prepare, prepare)
-        return stream
-
-    @property
-    def spec(self) -> Any:
-        return self.of_epoch(0, 1, 1).element_spec
-
-    def in_order(self, batch_size: int) -> tf.data.Dataset:
-        """Returns batches of the examples of epoch 1; the last batch may be short."""
-        return self.of_epoch(0, 1, batch_size)
-
     def of_epoch(self, seed: int, epoch: int | tf.Tensor, batch_size: int) -> tf.data.Dataset:
-        """Returns batches of the examples of one epoch.
-
-        The user's function determines their order; the seed has no effect.
+        """Returns batches as ``Data.of_epoch`` does; the seed has no effect on the order of the user's function.
 
         Raises:
             RequestError: if the epoch is a tensor, or has a different number of examples than epoch 1.
@@ -285,17 +319,12 @@ class Stream:
         return dataset.prefetch(2).with_options(_options())
 
     def of_epochs(
-        self, epochs: range | tf.Variable, of_epoch: Callable[[int], tf.data.Dataset], *, elsewhere: bool = False
+        self, epochs: range | tf.Variable, of_epoch: Callable[[Any], tf.data.Dataset], *, elsewhere: bool = False
     ) -> tf.data.Dataset:
-        """Returns one dataset of several epochs.
+        """Returns one dataset of several epochs, each of which is created when it starts.
 
-        The dataset of an epoch is created when the epoch starts. Otherwise all of them would be in memory together,
-        with the arrays from which they were created.
-
-        Args:
-            epochs, of_epoch: as for ``Examples``.
-            elsewhere: whether another process will iterate the dataset; it cannot call ``of_epoch``, so all datasets
-                are created at once.
+        Otherwise all of them would be in memory together, with the arrays from which they were created, as they are
+        where another process will iterate the dataset, which cannot call ``of_epoch``.
         """
         if elsewhere and isinstance(epochs, range):
             datasets = [of_epoch(epoch) for epoch in epochs]
@@ -314,26 +343,15 @@ class Stream:
             return tf.data.experimental.from_variant(variant, spec)
 
         spec = of_epoch(epochs[0] if isinstance(epochs, range) else int(epochs)).element_spec
-        return _numbers(epochs).flat_map(create_lazily).with_options(_options())
-
-    def changes(self) -> bool:
-        """Returns whether the first examples of epoch 1 change when they are read again."""
-        return _changes(self)
+        return super().of_epochs(epochs, create_lazily)
 
     @cached_property
     def sha256(self) -> str:
-        """A digest of the structure, dtypes, shapes and bytes of the examples of epoch 1."""
         first = next(iter(self._epoch(1).as_numpy_iterator()))
         size = sum(np.asarray(value).nbytes for value in tf.nest.flatten(first))
         # In batches: hashing 60,000 images one at a time takes 40 s.
         batches = self._epoch(1).batch(max(1, HASHED_TOGETHER // max(1, size)))
         return _digest(repr(self._epoch(1).element_spec), batches.as_numpy_iterator())
-
-
-def _numbers(epochs: range | tf.Variable) -> tf.data.Dataset:
-    if isinstance(epochs, range):
-        return tf.data.Dataset.range(epochs[0], epochs[-1] + 1)
-    return tf.data.Dataset.range(1).map(lambda _: epochs.read_value())
 
 
 def _digest(structure: str, batches: Iterable[Any]) -> str:
@@ -374,24 +392,6 @@ def _instead(data: Any) -> str:
     return ""
 
 
-def _changes(data: Examples | Stream) -> bool:
-    """Returns whether the first examples change when they are read again.
-
-    A random operation of ``tf.random`` or of a Keras layer may continue where it stopped, within one dataset of several
-    epochs (which ``fit`` reads) or from one dataset to the next (which loops read).
-    """
-    few = data.first(min(data.count, READ_AGAIN))
-
-    def of_epoch_1(_: Any) -> tf.data.Dataset:
-        return few.of_epoch(0, 1, READ_AGAIN // 2)
-
-    def digest(*datasets: tf.data.Dataset) -> str:
-        batches = (tf.nest.flatten(batch, expand_composites=True) for dataset in datasets for batch in dataset)
-        return _digest("", (tf.nest.map_structure(np.asarray, batch) for batch in batches))
-
-    return digest(of_epoch_1(1), of_epoch_1(1)) != digest(few.of_epochs(range(1, 3), of_epoch_1))
-
-
 def _is_batched(dataset: tf.data.Dataset) -> bool:
     if not all(spec.shape.rank != 0 and spec.shape[:1] == [None] for spec in tf.nest.flatten(dataset.element_spec)):
         return False  # the first dimension has a fixed size, as in a window of a time series
@@ -415,11 +415,6 @@ def _parameters(function: Callable[..., Any]) -> int:
     raise RequestError(f"{getattr(function, '__name__', function)} must take one argument, the epoch, or none")
 
 
-def _both(first: Callable[..., Part] | None, then: Callable[..., Part]) -> Callable[..., Part]:
-    """Composes two preparation steps; the first may be None."""
-    return then if first is None else lambda *batch: then(*first(*batch))
-
-
 def shuffled(count: int, seed: int, epoch: int | tf.Tensor) -> tf.Tensor:
     """Returns the order of the examples in an epoch, int64 ``[count]``; a pure function of (seed, epoch)."""
     seeds = tf.stack([tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64)])
@@ -436,7 +431,7 @@ def _options() -> tf.data.Options:
     return options
 
 
-def load(experiment: Experiment) -> tuple[Examples | Stream, Examples | Stream]:
+def load(experiment: Experiment) -> tuple[Data, Data]:
     """Loads the training and validation examples of an experiment."""
     with blaming("load_data", experiment.load_data):
         data = experiment.load_data()

@@ -17,7 +17,7 @@ from compare import signals
 from compare.engine.building import built, clear_session, give_inputs, own_policy, refuse_another, refuse_used, scalars
 from compare.engine.checkpoints import SECONDS, Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
-from compare.engine.input_pipeline import Examples, Stream
+from compare.engine.input_pipeline import Data
 from compare.engine.insides_tensorflow import called_as_it_is, forget_reductions, reductions
 from compare.engine.keras_generation import build_optimizer, forget_compile
 from compare.engine.metrics import metric_objects
@@ -51,8 +51,8 @@ class TrainingTask:
     """
 
     experiment: Experiment
-    train: Examples | Stream
-    validation: Examples | Stream
+    train: Data
+    validation: Data
     strategy: tf.distribute.Strategy
     global_batch_size: int
     execution: Execution = field(default_factory=Execution)
