@@ -201,7 +201,7 @@ def test_what_is_imported_from_the_repository_is_that_of_the_commit(
     sides = sides_of(Scripts(scripts=(str(script),), commits=("HEAD~1", "HEAD")), work)
     finder: Any = Mock(MAPPING={"mine": str(folder / "src" / "mine")})
     for side in sides:
-        settings: Any = Mock(checkout=side.checkout, repository=side.repository)
+        settings: Any = Mock(checkout=side.program.checkout, repository=side.program.repository)
         path = {"PYTHONPATH": str(folder / "src"), "relative PYTHONPATH": "../src", "editable": "/nothing"}[of]
         monkeypatch.setattr(sys, "path", ["/elsewhere", path, str(folder / ".venv")])
         monkeypatch.setitem(sys.modules, "__editable___mine_finder", finder)
@@ -225,10 +225,10 @@ def test_what_is_checked_out_is_not_registered_where_a_killed_process_would_leav
     script.write_text("changed")
     before = git(repository, "status", "--porcelain")
     one, two = sides_of(Scripts(scripts=(str(script),), commits=("HEAD~1", "HEAD")), tmp_path)
-    assert Path(two.source).read_text() == "PRINT('a')"
+    assert Path(two.program.source).read_text() == "PRINT('a')"
     assert "faster" in one.about and "prints" in two.about
     assert (git(repository, "worktree", "list").count("\n"), git(repository, "status", "--porcelain")) == (1, before)
-    checkout = Path(one.source).parent
+    checkout = Path(one.program.source).parent
     assert git(checkout, "log", "-1", "--format=%s") == "faster\n"
     assert not git(checkout, "status", "--porcelain")
 
@@ -247,7 +247,7 @@ def test_in_a_hook_the_repository_that_it_is_called_for_stays_as_it_was(
         one, _ = sides_of(Scripts(scripts=(str(script),), commits=("HEAD~1", "HEAD")), tmp_path)
     assert git(repository, "log", "-1", "--format=%d %H") == before and "HEAD -> " in before
     assert not git(repository, "status", "--porcelain")
-    assert git(Path(one.source).parent, "log", "-1", "--format=%s") == "as it was\n"
+    assert git(Path(one.program.source).parent, "log", "-1", "--format=%s") == "as it was\n"
 
 
 def test_a_commit_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, repository: Path) -> None:

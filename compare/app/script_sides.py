@@ -21,38 +21,26 @@ from compare.modes import Scripts
 from compare.naming import distinct, plain, refuse_missing, shown_path
 from compare.request import keras_of_the_environment
 from compare.user_errors import describe
+from compare.watch.settings import Program
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Side:
-    """What runs on a side.
+    """A side, and what runs on it.
 
     Attributes:
         name: what it is called in records and reports.
-        script: the user's file, or its copy in a commit.
-        source: the Python file to run: the script, or what was made of a notebook.
-        python: the interpreter that runs it.
         versions: of Python and the packages there; empty if that is this process's own.
-        replicas: the number of replicas of its strategy; None for TensorFlow's own choice.
-        commit: the hash of the commit that it is taken from and the first line of its message; empty, as are those
-            below, for the files as they are.
-        checkout: the temporary folder with the commit's files.
-        repository: the folder of the repository that has the commit.
-        cwd: the folder there that is the current one here.
+        commit: the hash of the commit that it is taken from and the first line of its message; empty for the files as
+            they are.
     """
 
     name: str
-    script: str
-    source: str
-    python: str
+    program: Program
     versions: Mapping[str, str]
-    replicas: int | None = None
-    commit: str = ""
-    checkout: str = ""
-    repository: str = ""
-    cwd: str = ""
+    commit: str
 
     @property
     def about(self) -> str:
@@ -78,14 +66,15 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
     ends = _ends(options, versions)
     sides: list[Side] = []
     for number, script in enumerate(scripts):
-        of_commit = dict[str, str]()
+        commit, where = "", dict[str, str]()
         if options.commits:
-            script, of_commit = _checked_out(options.commits[number], script, work / f"commit-{number + 1}")
+            script, commit, where = _checked_out(options.commits[number], script, work / f"commit-{number + 1}")
         name = distinct(shown_path(Path(script).stem) + ends[number], [each.name for each in sides])
         source = as_python(script, work / f"notebook-{number}.py")
         if pythons[number] == sys.executable:
             _refuse_what_is_no_python(script, source)
-        sides.append(Side(name, script, source, pythons[number], versions[number], replicas[number], **of_commit))
+        program = Program(script, source, python=pythons[number], replicas=replicas[number], **where)
+        sides.append(Side(name, program, versions[number], commit))
     return sides
 
 
@@ -120,8 +109,10 @@ def _ends(options: Scripts, versions: Sequence[Mapping[str, str]]) -> list[str]:
     return [f"-{apart}-{known[apart]}" if apart else "" for known in versions]
 
 
-def _checked_out(commit: str, script: str, where: Path) -> tuple[str, dict[str, str]]:
-    """A script as it is in a commit, in a clone that shares the repository's objects, and what a ``Side`` has of it.
+def _checked_out(commit: str, script: str, where: Path) -> tuple[str, str, dict[str, str]]:
+    """A script as it is in a commit, in a clone that shares the repository's objects, and what is said of the commit.
+
+    The folders are by the name that they have in ``Program``.
 
     A worktree would stay registered in the user's repository where this process is killed. The repository itself writes
     the files, by its own filters and with what it has yet to fetch.
@@ -156,7 +147,7 @@ def _checked_out(commit: str, script: str, where: Path) -> tuple[str, dict[str, 
     folder = where / here.relative_to(top) if here.is_relative_to(top) else here
     about = _git(top, "show", "--no-patch", "--format=commit %h: %s", exact)
     cwd = str(folder if folder.is_dir() else where)
-    return str(where / inside), {"commit": about, "checkout": str(where), "repository": str(top), "cwd": cwd}
+    return str(where / inside), about, {"checkout": str(where), "repository": str(top), "cwd": cwd}
 
 
 def _exactly(commit: str, top: Path) -> str:

@@ -49,7 +49,7 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fit-vs-loop-")))
         sides = sides_of(options, work)
-        runner = stack.enter_context(ScriptRunner([side.python for side in sides], folder / "tensorflow.log"))
+        runner = stack.enter_context(ScriptRunner([side.program.python for side in sides], folder / "tensorflow.log"))
         # Only now: it takes half a second, while TensorFlow is imported in the runner's process.
         from compare.app.publish import finish, judge_and_publish  # noqa: PLC0415 (lazy)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -105,20 +105,13 @@ class ScriptsSession:
         """How to run the script of a side, with a folder of its own."""
         self.started += 1
         experiment = self.options.write_experiment if self.first else None
-        runs = self.scripts[0 if self.alone else side]
         return Settings(
-            script=runs.script,
-            source=runs.source,
-            python=runs.python,
-            cwd=runs.cwd,
-            checkout=runs.checkout,
-            repository=runs.repository,
+            **asdict(self.scripts[0 if self.alone else side].program),
             folder=str(self.work / f"{self.started}"),
             initial=str(self.work / "initial"),
             arguments=self.options.script_arguments,
             alone=self.alone,
             max_steps=self.options.max_steps,
-            replicas=runs.replicas,
             own=self.options.keep,
             begins=side == 0 and self.first,
             write_experiment=None if experiment is None else str(experiment.resolve()),

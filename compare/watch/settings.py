@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 
 from compare import naming
@@ -84,33 +84,45 @@ class Detail:
 
 
 @dataclass(frozen=True)
-class Settings(Detail):
-    """How to run a script, and what to record.
+class Program:
+    """What runs on a side.
 
     Attributes:
+        script: the user's file, or its copy in a commit.
         source: the path from the root of the Python file that is run: the script, or what was made of a notebook.
         python: the interpreter that runs it.
-        cwd: its current folder; empty for that of the comparison.
-        checkout: the temporary folder of its commit, from which files are cited; empty for none.
-        repository: the folder of the repository that has the commit.
-        arguments: what ``sys.argv`` has after it.
-        folder: where the trace is written.
         replicas: the number of replicas of a ``MirroredStrategy()`` without devices; None for TensorFlow's own choice.
-        initial: the folder of the initial weights.
-        begins: whether this script provides the initial weights, rather than taking those that are there.
-        write_experiment: where to write an ``Experiment`` made from what the script gives to ``fit``; None for nowhere.
+        checkout: the temporary folder of its commit, from which files are cited; empty, as are those below, for the
+            files as they are.
+        repository: the folder of the repository that has the commit.
+        cwd: its current folder, there that of the comparison.
     """
 
     script: str
     source: str
-    folder: str
-    initial: str
+    _: KW_ONLY
     python: str = sys.executable
-    cwd: str = ""
+    replicas: int | None = None
     checkout: str = ""
     repository: str = ""
+    cwd: str = ""
+
+
+@dataclass(frozen=True)
+class Settings(Detail, Program):
+    """How to run a script, and what to record.
+
+    Attributes:
+        folder: where the trace is written.
+        initial: the folder of the initial weights.
+        arguments: what ``sys.argv`` has after the script.
+        begins: whether this script provides the initial weights, rather than taking those that are there.
+        write_experiment: where to write an ``Experiment`` made from what the script gives to ``fit``; None for nowhere.
+    """
+
+    folder: str
+    initial: str
     arguments: tuple[str, ...] = ()
-    replicas: int | None = None
     begins: bool = True
     write_experiment: str | None = None
 
