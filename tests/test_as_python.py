@@ -19,7 +19,7 @@ from compare.records import RecordError, Variable
 from compare.records.files import storing
 from compare.user_errors import describe
 from compare.watch.settings import Settings
-from compare.watch.trace import pickled
+from compare.watch.trace_writer import pickled
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = str(ROOT / "scripts" / "compare.py")

@@ -41,9 +41,10 @@ from compare.records import step_dtype
 from compare.reporting.live import console_for
 from compare.user_errors import describe
 from compare.verdict.rounding import UNIT
-from compare.watch.alike import InitialWeights, _seeds_by_creation
+from compare.watch.alike import _seeds_by_creation
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.experiment_file import write_experiment
+from compare.watch.initial_weights import InitialWeights
 from compare.watch.observer import EnoughSteps
 from compare.watch.reported import _recorded, watch_reports
 from compare.watch.script import _run_as_main
@@ -51,7 +52,8 @@ from compare.watch.seen import ENDLESS, read_close_up, row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Detail, Nudge, Settings
 from compare.watch.shapes import of_pairs
 from compare.watch.stages import StageObserver
-from compare.watch.trace import Trace, TraceWriter, read_traces
+from compare.watch.trace import Trace, read_traces
+from compare.watch.trace_writer import TraceWriter
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "tests" / "scripts"

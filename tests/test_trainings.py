@@ -56,8 +56,9 @@ from compare.records.model import npz
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
-from compare.watch.alike import InitialWeights, _leave_out_shuffles, mark_of, weights_of
+from compare.watch.alike import _leave_out_shuffles
 from compare.watch.epoch_ends import EpochEnds
+from compare.watch.initial_weights import InitialWeights, mark_of
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import line_of, logs_by_epoch
@@ -70,12 +71,12 @@ from compare.watch.trace import (
     UNTRAINED,
     FitEpoch,
     Trace,
-    TraceWriter,
-    configuration_of,
     read_traces,
     steps_made,
 )
+from compare.watch.trace_writer import TraceWriter, configuration_of
 from compare.watch.training import Count
+from compare.watch.weights import weights_of
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 X = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
@@ -127,7 +128,7 @@ def test_values_that_come_after_a_model_was_given_none_are_not_given_to_the_next
                 replace_file(tmp_path / "0.npz", npz([names, there]))
             return list(root.weights)
 
-        monkeypatch.setattr("compare.watch.alike.weights_of", published_meanwhile)
+        monkeypatch.setattr("compare.watch.initial_weights.weights_of", published_meanwhile)
         for given in ([False, False], [True, False]):
             initial.look()
             assert [np.array_equal(model.weights[0], there) for model in (first, second)] == given
@@ -168,7 +169,7 @@ def test_a_step_asks_no_model_for_its_weights_and_no_variable_of_several_replica
 ) -> None:
     asked, begun = list[Any](), list[bool]()
     for where in (
-        ["compare.watch.alike.weights_of"],
+        ["compare.watch.initial_weights.weights_of"],
         ["compare.watch.trainings.weights_of"],
         [keras.Variable, "numpy"],
     ):

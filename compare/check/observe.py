@@ -36,7 +36,7 @@ from compare.patching import patch, undone
 from compare.records import AnyRecord, EpochRecord, hash_of
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
-from compare.watch.alike import InitialWeights
+from compare.watch.initial_weights import InitialWeights
 from compare.watch.settings import MADE_ALIKE, Detail
 from compare.watch.stages import StageObserver
 

@@ -30,13 +30,15 @@ from compare.engine.keras_generation import learning_rate, without_loss_scale
 from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import Inside, patch
 from compare.user_errors import line_now, line_that_made
-from compare.watch.alike import InitialWeights, mark_of, strategy_of, value_of, weights_of
+from compare.watch.initial_weights import InitialWeights, mark_of
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.settings import SEEDS, Detail, Nudge
-from compare.watch.trace import APART, INSIDE, LEFT, MADE_AFTER, MADE_AT, MADE_WITH, TraceWriter
+from compare.watch.trace import APART, INSIDE, LEFT, MADE_AFTER, MADE_AT, MADE_WITH
+from compare.watch.trace_writer import TraceWriter
 from compare.watch.training import ByHand, Training
 from compare.watch.trainings import Trainings
 from compare.watch.under_way import Here, eagerly, is_replica
+from compare.watch.weights import strategy_of, value_of, weights_of
 
 CHANGE = "assign", "assign_add", "assign_sub", "_strided_slice_assign"
 ASSIGNMENTS = [(owner, name) for owner in (ResourceVariable, UninitializedVariable) for name in CHANGE]

@@ -19,12 +19,13 @@ import tensorflow as tf
 
 from compare.engine.insides_keras import Variable, keras
 from compare.patching import Inside, by_name, classes_with, patch
-from compare.watch.alike import value_of
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import Observer
 from compare.watch.settings import ORDER, Settings
-from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, TraceWriter
+from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported
+from compare.watch.trace_writer import TraceWriter
 from compare.watch.training import Training
+from compare.watch.weights import value_of
 
 FIT_ARGUMENTS = ("epochs", "initial_epoch", "validation_split")
 """Arguments of ``fit`` that are recorded with their values, which are numbers of Python's or of NumPy's."""

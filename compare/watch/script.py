@@ -31,7 +31,8 @@ from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.settings import Settings
 from compare.watch.stages import StageObserver
-from compare.watch.trace import ENOUGH, ENVIRONMENT, FAILED, OTHERS, OVER, UNTRAINED, TraceWriter
+from compare.watch.trace import ENOUGH, ENVIRONMENT, FAILED, OTHERS, OVER, UNTRAINED
+from compare.watch.trace_writer import TraceWriter
 
 
 def run(settings: Settings) -> int:

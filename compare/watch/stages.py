@@ -33,14 +33,16 @@ from compare.engine.insides_keras import (
 from compare.engine.insides_tensorflow import Function, in_xla
 from compare.engine.keras_generation import HAS_APPLY, learning_rate
 from compare.patching import patch
-from compare.watch.alike import InitialWeights, named_seeds_of, rates_of, strategy_of, weights_of
 from compare.watch.data_sets import DataSets, operations_of
+from compare.watch.initial_weights import InitialWeights
 from compare.watch.observer import Observer
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Detail
 from compare.watch.shapes import are_pairs, is_column, of_pairs
-from compare.watch.trace import CLIPPING, TraceWriter, pickled
+from compare.watch.trace import CLIPPING
+from compare.watch.trace_writer import TraceWriter, pickled
 from compare.watch.training import Training
+from compare.watch.weights import named_seeds_of, rates_of, strategy_of, weights_of
 
 OF_TENSORFLOW = (
     "sigmoid_cross_entropy_with_logits",

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from compare.engine.fingerprints import Fingerprinter, container, copies_of, reader
 from compare.engine.insides_keras import Variable
-from compare.watch.alike import strategy_of, value_of
 from compare.watch.trace import MADE_AFTER
+from compare.watch.weights import strategy_of, value_of
 
 
 class Count:

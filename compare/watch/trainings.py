@@ -9,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import container
-from compare.watch.alike import InitialWeights, mark_of, seeds_of, value_of, weights_of
+from compare.watch.initial_weights import InitialWeights, mark_of
 from compare.watch.settings import Detail
 from compare.watch.training import Training
 from compare.watch.under_way import eagerly, is_tracing
+from compare.watch.weights import seeds_of, value_of, weights_of
 
 
 class Trainings(list[Training]):

@@ -1,0 +1,180 @@
+"""Writes the files of a watched script, one set per training, which ``trace.py`` describes and reads."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from compare.records import replace_file, step_dtype, write_json
+from compare.watch.trace import ENOUGH, MADE_AT, MADE_WITH, UNSEEN, Measured
+
+FLUSH_SECONDS = 0.5
+OF_TRAINING = (
+    "number", "created", "alike", "changed_early", "eager", "parts", "began", "ended", "trained", "reseeded",
+    "empty", "state", "of", "untaped",
+)  # fmt: skip
+"""What a trace has of the watched training by the same name."""
+OF_SCRIPT = "calls", "shuffles", "drawn", "measured", "averages", "whole"
+"""What it has of the script, and so of its writer."""
+
+
+class TraceWriter:
+    """Writes the traces of one script."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._traces: dict[int, dict[str, Any]] = {}
+        self._trainings: list[Any] = []
+        self._rows: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
+        self._flushed = 0.0
+        self.calls: list[str] = []
+        self.shuffles: list[bool] = []
+        self.drawn: dict[str, list[str]] = {}
+        self.measured: list[Measured] = []
+        self.averages = self.whole = False
+
+    def content(self, number: int) -> dict[str, Any]:
+        """What is known of a training so far, by the names that ``Trace`` has for it."""
+        return self._traces.setdefault(number, {"optimizers": [], "fit": {}, "epochs": [], "reported": []})
+
+    def optimizer(self, number: int, optimizer: Any, *, own: bool) -> None:
+        """Records an optimizer that is used for the first time, and whether its class is the script's own."""
+        described = _described(optimizer, configuration_of(optimizer))
+        described |= {
+            "made": getattr(optimizer, MADE_AT, None),
+            "own": own,
+            "begins": getattr(optimizer, MADE_WITH, None),
+        }
+        self.content(number)["optimizers"].append(described)
+
+    def begin(self, training: Any, fingerprint: Any, trained_by: str) -> None:
+        """Records a training's variables, and its initial weights where they are known."""
+        content = self.content(training.number)
+        content["trained_by"] = trained_by
+        content["variables"] = tuple(fingerprint.variables)
+        content["replicas"] = fingerprint.replicas
+        layers_of = getattr(training.root, "_flatten_layers", lambda **_: ())  # a variable's root has none
+        content["layers"] = [
+            {"name": layer.name, **_described(layer, _configuration_of_layer(layer))}
+            for layer in layers_of(include_self=False)
+        ]
+        self._trainings.append(training)
+        if training.initial is not None:
+            hashes, projections = fingerprint.of([[value] * fingerprint.replicas for value in training.initial])
+            self.step(training.number, 0, hashes, projections)
+        for each in self._trainings:  # the others may have ended
+            self._write(each.number)
+
+    def step(self, number: int, step: int, hashes: np.ndarray, projections: np.ndarray) -> None:
+        """Records the weights after a step; of a step that is recorded again, the last ones count."""
+        self._rows.setdefault(number, []).append((step, hashes, projections))
+        if time.monotonic() > self._flushed + FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        self._flushed = time.monotonic()
+        for number, rows in self._rows.items():
+            if not rows:
+                continue
+            block = np.array([(1, *row) for row in rows], step_dtype(*rows[0][1].shape))
+            with open(self.folder / f"{number}.steps", "ab") as file:
+                file.write(block.tobytes())
+            rows.clear()
+
+    def enough(self) -> None:
+        """Writes everything once, and says that the script is to end."""
+        if not (self.folder / ENOUGH).exists():
+            self.close()
+            (self.folder / ENOUGH).touch()
+
+    def unseen(self, how: str) -> None:
+        """Says how the script trains where it is not watched; then there is nothing to compare."""
+        write_json(self.folder / UNSEEN, how)
+
+    def close(self) -> None:
+        """Writes everything; the script has ended."""
+        self.flush()
+        for training in self._trainings:
+            self._write(training.number)
+
+    def _write(self, number: int) -> None:
+        training = next(each for each in self._trainings if each.number == number)
+        of_script = {name: getattr(self, name) for name in OF_SCRIPT}
+        of_training = {name: getattr(training, name) for name in OF_TRAINING} | {"model": training.name}
+        for described, optimizer in zip(self.content(number)["optimizers"], training.described, strict=False):
+            described["lr"] = None if described["own"] else _without_effect(optimizer)
+        replace_file(self.folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
+
+
+def _without_effect(optimizer: Any) -> float | None:
+    """The learning rate that a script has set as ``lr``, by which Keras 3 has no option."""
+    try:
+        return float(vars(optimizer)["lr"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+PACKAGE = sys.modules[__name__.partition(".")[0]]
+"""This package."""
+
+
+def pickled(content: Any) -> bytes:
+    """What can be read back, with classes of this package, also where the script has a module of its name.
+
+    Pickling imports the package that a class is of; the script's would run.
+    """
+    of_script = sys.modules.get(PACKAGE.__name__)
+    sys.modules[PACKAGE.__name__] = PACKAGE
+    try:
+        return pickle.dumps(content)
+    finally:
+        if of_script is None:
+            del sys.modules[PACKAGE.__name__]
+        else:
+            sys.modules[PACKAGE.__name__] = of_script
+
+
+def _described(thing: Any, configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """The class and the configuration of an optimizer or layer, in plain values."""
+    return {"class": type(thing).__name__, "config": json.loads(json.dumps(configuration, default=_plain))}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy's as Python's; anything else in words."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else repr(value)
+
+
+def _configuration_of_layer(layer: Any) -> dict[str, Any]:
+    """A layer's configuration; of one without ``get_config``, its plain attributes."""
+    try:
+        return dict(layer.get_config())
+    except Exception:
+        return _plain_attributes(layer)
+
+
+def configuration_of(optimizer: Any) -> dict[str, Any]:
+    """Returns an optimizer's configuration; what has no ``get_config`` is told by its plain attributes.
+
+    That is a schedule of the user's, or else the optimizer itself.
+    """
+    try:
+        return dict(optimizer.get_config())
+    except NotImplementedError:
+        schedule = optimizer._learning_rate
+        if not hasattr(schedule, "get_config"):
+            return _plain_attributes(optimizer)
+        with mock.patch.object(type(schedule), "get_config", _plain_attributes):
+            return dict(optimizer.get_config())
+
+
+def _plain_attributes(thing: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(thing).items() if isinstance(value, bool | int | float | str)}
