@@ -395,7 +395,7 @@ def test_sides_and_models_never_have_one_name() -> None:
         ([{"buffer_size": 100}, {"buffer_size": 100, "reshuffle_each_iteration": False}], False, ""),
         ([{"buffer_size": 100, "reshuffle_each_iteration": False, "seed": 1}], False, "loop shuffles once"),
         ([(100, None, False)], False, "loop shuffles once"),
-        ([], False, "loop calls no shuffle"),
+        ([], False, "loop calls no Dataset.shuffle"),
     ],
 )
 def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
@@ -414,7 +414,7 @@ def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
         session: Any = Mock(names=["fit", "loop"], options=Mock(keep=keep))
         said = _shuffles_apart(session, traces)
         assert len(said) == bool(way and not keep)
-        assert all(each.endswith(f"is not compared: fit shuffles again in every epoch and {way}") for each in said)
+        assert all(each.endswith(f" are not compared: fit shuffles again in every epoch and {way}") for each in said)
 
 
 def test_calls_of_a_data_set_are_recorded_in_one_way(tensorflow: Any) -> None:

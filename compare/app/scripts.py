@@ -209,15 +209,15 @@ def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
 
 
 def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[str]:
-    """How the scripts shuffle, as a sentence, if they do so differently and the order was made the same in both."""
+    """How the scripts shuffle, as a sentence, if they do so differently and neither is let do so."""
     ways = []
     for trace in traces:
         again, once = trace.fit.get("shuffle") or any(trace.shuffles), "shuffles once" if trace.shuffles else ""
-        ways.append("shuffles again in every epoch" if again else once or "calls no shuffle")
+        ways.append("shuffles again in every epoch" if again else once or "calls no Dataset.shuffle")
     if ORDER in session.options.keep or ways[0] == ways[1]:
         return []
     how = " and ".join(f"{name} {way}" for name, way in zip(session.names, ways, strict=True))
-    return [f"the order of the examples was made the same, and how they are shuffled is not compared: {how}"]
+    return [f"Dataset.shuffle and fit(shuffle=...) do not shuffle here, so the ways to do so are not compared: {how}"]
 
 
 def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:

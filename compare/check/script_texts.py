@@ -260,7 +260,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "unknown-examples": "{side} was not seen to have {examples:,} of the {of:,} examples that {other} has in "
     "steps {first:,} to {last:,}",
     "split-off": "{side} keeps the last {share:.0%} of its examples for validation (validation_split={share:g})",
-    "reordered": "both see the same {examples:,} examples in this epoch, in another order; give both the same order",
+    "reordered": "both see the same {examples:,} examples in this epoch, in another order; to compare the rest, leave "
+    "out what a script shuffles by itself, as with NumPy",
     "predictions-as-labels": "{side} gives its loss the predictions as y_true: a loss takes the labels first, then the "
     "predictions",
     "model-begins-apart": "{side} calls {model} with other weights than {other}: look at what has set them before this "
