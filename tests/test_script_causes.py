@@ -1818,9 +1818,31 @@ def test_gradients_of_micro_batches_that_are_added_up(factor: int, named: bool) 
                 (cause,) = found_causes(*pair)
                 assert has(cause, kind=kind, at_step=2, side=side, factor=2)
                 assert cause.source and cause.source.line == 2, "where they are applied"
+                assert kind == "script-divided-twice" or cause.remedy.endswith("total in accumulated]  # apply these")
     else:
         (cause,) = found_causes(RIGHT, summed)
         assert has(cause, kind="gradients-have-factor", factor=pytest.approx(factor))
+
+
+def test_the_sum_of_micro_batches_is_divided_before_it_is_limited() -> None:
+    """The limit hides the factor, and is no other one than fit's."""
+    norm = float(np.hypot.reduce([np.linalg.norm(each) for each in gradients(RIGHT)]))
+    micro, limit = changed(RIGHT, "inputs", halves), 1.5 * norm
+    for length, written, name in (
+        (1.5, "clipped, _ = tf.clip_by_global_norm(acc, 1.0)", "acc"),
+        (2.0, "clipped = [tf.clip_by_norm(each, 9.0) for each in sums]", "sums"),
+        (1.5, "clipped = clip(totals)", "accumulated"),
+    ):
+        clip = Event("clip", 0, {"line": ("loop.py", 3, written)}, [])
+        by_hand = with_gradients(micro, *(length * each for each in gradients(RIGHT)))
+        by_hand = changed(by_hand, "gradients", lambda event, clip=clip: [clip, event])
+        (cause,) = configured(RIGHT, by_hand, {"global_clipnorm": limit}, {})
+        assert cause.id == "loss-scaled" and has(cause, kind="script-micro-batches", factor=2)
+        assert cause.source and cause.source.line == 3
+        assert cause.remedy == f"gradients = [total / 2 for total in {name}]  # before clipping: clip and apply these"
+    by_hand = with_gradients(by_hand, *(0.3 * each for each in gradients(RIGHT)))
+    at = Located(STEP, "gradients")
+    assert configured(RIGHT, by_hand, {"global_clipnorm": 0.3 * norm}, {}, located=at) == [], "both have their limit"
 
 
 def test_a_layer_that_is_never_made_trainable_predicts_otherwise() -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from compare.check.causes.base import Measurement, Recorded, Variant
-from compare.check.recipe import LOSS_SCALE, OF_SIZE, OTHER_SHARES, loss_scale, mean_of_means, norm_of, scaled
+from compare.check.recipe import LOSS_SCALE, OF_SIZE, OTHER_SHARES, Clip, loss_scale, mean_of_means, norm_of, scaled
 from compare.check.recorded import (
     CLOSE,
     RecordedLoss,
     both_gradients,
     clip_alike,
+    equal_gradients,
     factor_of_gradients,
     have_factor,
     holds_elsewhere,
@@ -35,6 +37,7 @@ from compare.check.step_values import (
     other_calls,
 )
 from compare.check.targets import Targets, targets_of, value_of
+from compare.watch.seen import CloseUp
 
 
 def recorded_share(wanted: str) -> Recorded:
@@ -165,16 +168,36 @@ def recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
     """One side adds up the gradients of micro-batches, or divides them twice, which the other averages."""
     parts = parts_of_step(sides)
     for i, count in enumerate(parts):
-        kind, remedy = "", ""
-        if count > 1 and have_factor(sides, count if i else 1 / count):
+        kind, remedy, called = "", "", GRADIENTS
+        if count > 1 and _has_sum(sides, count, by_right=not i):
             kind = "script-micro-batches"
-            remedy = "gradients = [total / micro_batches for total in accumulated]  # assign the result"
+            called, remedy = _dividing((sides.right, sides.other)[i], sides.step, count)
         elif count > parts[1 - i] == 1 and have_factor(sides, 1 / count if i else count):
             kind = "script-divided-twice"
             remedy = "gradients = accumulated  # if the loss of each micro-batch is divided already"
         if kind:
-            yield Variant({}, Measurement.of(kind, factor=count), remedy=remedy, by_right=not i, called=GRADIENTS)
+            yield Variant({}, Measurement.of(kind, factor=count), remedy=remedy, by_right=not i, called=called)
             return
+
+
+def _has_sum(sides: Sides, count: int, *, by_right: bool) -> bool:
+    """Whether one side has the other's gradients times a number, if need be limited as the other's optimizer does."""
+    both, traces = both_gradients(sides), (sides.right_trace, sides.other_trace)
+    own, other = both[not by_right], both[by_right]
+    clip = Clip.by_options(traces[by_right].config)
+    total = {i: count * each for i, each in other.items()}
+    ways = [total, clip.of_variables(total)] if clip and not clip_alike(sides) else [total]
+    return bool(own) and any(equal_gradients(own, each) for each in ways)
+
+
+def _dividing(close_up: CloseUp, step: int, count: int) -> tuple[str, str]:
+    """Before which event a step is to divide the sum of its gradients, and how, in the words of that line."""
+    called = "clip" if close_up.of(step, "clip") else GRADIENTS
+    line = next((event.info.get("line") for event in close_up.of(step, called)), None)
+    name = re.search(r"(?:zip|global_norm|\.apply)\((\w+),|\bin (\w+)\]", line[2] if line else "")
+    given = next(filter(None, name.groups())) if name else "accumulated"
+    then = "before clipping: clip and apply these" if called == "clip" else "apply these"
+    return called, f"gradients = [total / {count} for total in {given}]  # {then}"
 
 
 def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant]:
