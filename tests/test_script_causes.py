@@ -744,16 +744,20 @@ def test_equal_schedules_after_other_numbers_of_steps_are_no_other_setting() -> 
         assert [cause.id for cause in found] == causes, schedules
 
 
-def test_other_examples_are_named_in_a_later_step() -> None:
+@pytest.mark.parametrize(
+    ("last", "rows", "cause"), [(3, slice(4, 12), "examples-repeated"), (2, slice(8, 12), "batch-size-differs")]
+)
+def test_other_examples_are_named_in_a_later_step(last: int, rows: slice, cause: str) -> None:
+    """Of the epoch, or in the first of the next one, as of an update that has batches of both."""
     right, other = of_zeros(), of_zeros(factor=8.0)
     right = replace(right, steps={**right.steps, STEP + 1: of_zeros(rows=slice(8, 16)).steps[STEP]})
-    other = replace(other, steps={**other.steps, STEP + 1: of_zeros(rows=slice(4, 12)).steps[STEP]})
+    other = replace(other, steps={**other.steps, STEP + 1: of_zeros(rows=rows).steps[STEP]})
     given = replace(sides(other), close_ups=(right, other))
-    three = replace(given.traces[0], epochs=[FitEpoch(3, {}, 1.0)])
+    three = replace(given.traces[0], epochs=[FitEpoch(last, {}, 1.0)])
     found = locate(right, other, [], STEP, NAMES)
     assert found.stage == "loss"
     (named,) = name_further(found, replace(given, traces=(three, given.traces[1])), [])
-    assert named.id == "examples-repeated" and has(named, at_step=3)
+    assert named.id == cause and has(named, at_step=3)
 
 
 @pytest.mark.parametrize(("unknown", "causes"), [(0, ["labels-shuffled-apart"]), (1, [])])
@@ -905,8 +909,9 @@ def test_micro_batches_that_are_too_few_for_an_update_get_one_of_their_own() -> 
     short, later = linear_step(rows=rows), linear_step(rows=rows, gradient=2.0)
     for following, more in ((BEGIN, 8), (few, 4)):
         other = epochs_of(changed(later, "inputs", lambda event, b=following: [event, *b.of(STEP, "inputs")]), BEGIN)
-        right = epochs_of(short, BEGIN)
-        for pair, side in (((right, other), "loop"), ((other, right), "fit")):
+        right, ends = epochs_of(short, BEGIN), epochs_of(short)  # whose next epoch was not seen: it begins as the first
+        pairs = [((right, other), "loop"), ((other, right), "fit")] + [((ends, other), "loop")] * (following is BEGIN)
+        for pair, side in pairs:
             (cause,) = found_causes(*pair)
             assert (cause.id, cause.side) == ("examples-dropped", side)
             assert has(cause, kind="rest-without-update", examples=4, more=more)
@@ -921,6 +926,22 @@ def test_micro_batches_that_are_too_few_for_an_update_get_one_of_their_own() -> 
     assert applied == [True, False], "an optimizer keeps them for the next epoch"
     whole = epochs_of(linear_step(rows=slice(0, 16)), BEGIN)
     assert not any(has(cause, kind="rest-without-update") for cause in found_causes(epochs_of(short, BEGIN), whole))
+
+
+@pytest.mark.parametrize("rows", [slice(0, 4), slice(0, 8)])
+def test_micro_batches_that_are_counted_anew_in_each_epoch_where_an_optimizer_counts_on(rows: slice) -> None:
+    """That of fit makes no update of the rest; it may have as many examples as each other update."""
+    update = linear_step(rows=rows)
+    more = changed(
+        linear_step(rows=rows, gradient=2.0),
+        "inputs",
+        lambda event: [event, *linear_step(rows=slice(8, 12)).of(STEP, "inputs")],
+    )
+    right, other = epochs_of(update, BEGIN), epochs_of(more, BEGIN)
+    (cause,) = configured(right, other, {"gradient_accumulation_steps": 4}, {})
+    assert (cause.id, cause.side) == ("examples-dropped", "loop")
+    assert has(cause, kind="micro-batches-counted-anew", examples=rows.stop, more=4)
+    assert "if micro_batch % 4 == 0:" in cause.remedy and not cause.source
 
 
 def test_an_update_that_goes_on_with_the_next_epoch_repeats_nothing() -> None:

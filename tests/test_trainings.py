@@ -1046,6 +1046,17 @@ def test_the_steps_of_one_call_are_looked_into(
     assert departure_at(step, *made).window == window
 
 
+@pytest.mark.parametrize(("options", "ending"), [({}, (10, 10)), ({"gradient_accumulation_steps": 4}, (10, 12))])
+def test_the_batches_that_an_optimizer_keeps_for_the_next_epoch_are_looked_into(
+    options: dict[str, Any], ending: tuple[int, int]
+) -> None:
+    departure = departure_at(3, range(20), range(20))
+    trace = replace(departure.model.traces[0], optimizers=[{"class": "SGD", "config": options}])
+    model: Any = SimpleNamespace(traces=[trace], epochs=EpochEnds((10, 21)))
+    departure = replace(departure, model=model)
+    assert departure.ending == ending
+
+
 @pytest.mark.parametrize(("apart_from", "found"), [(1, 1), (3, 3), (5, 5), (99, 5)])
 def test_the_first_update_of_a_call_that_differs_is_where_two_scripts_part(apart_from: int, found: int) -> None:
     def seen(offset: float) -> CloseUp:

@@ -72,10 +72,14 @@ class Departure:
         return self.begin, min(self.begin + STEPS_OF_CALL, self.step) - 1
 
     @property
-    def end(self) -> int:
-        """The last step that tells more of the difference: of the epoch, since a batch may come later in it."""
+    def ending(self) -> tuple[int, int]:
+        """The last steps that tell more of the difference: of the epoch, since a batch may come later in it.
+
+        An optimizer that accumulates gradients has some batches left there, for an update with the next epoch's first.
+        """
         ends = self.model.epochs
-        return max(self.step + 2, ends.step((ends.place(self.step)[0] + 1, 0)) if ends else 0)
+        end = max(self.step + 2, ends.step((ends.place(self.step)[0] + 1, 0)) if ends else 0)
+        return end, end + 2 * any(trace.config.get("gradient_accumulation_steps") for trace in self.model.traces)
 
 
 @dataclass(frozen=True)
@@ -286,10 +290,10 @@ def close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[
             usual := session.settings(side),
             close_up=(
                 *((step, step + 1) for step in steps),
-                *((each.end, each.end) for each in departures),
+                *(each.ending for each in departures),
                 *(each.window for each in departures),
             ),
-            max_steps=min(max(each.end for each in departures), usual.max_steps),
+            max_steps=min(max(each.ending[1] for each in departures), usual.max_steps),
             awaits=tuple(sorted(awaits)),
             nudge=nudge,
         )

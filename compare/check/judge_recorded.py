@@ -153,7 +153,9 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
     examples = located.of(EXAMPLES)
     if examples is None or not examples.equal:  # what the step itself has is not known to be right
         return []
-    for step in (each for each in steps_of_epoch(sides) if each > sides.step):
+    steps = steps_of_epoch(sides)
+    steps += [step + 1 for step in steps[-1:]]  # an update that may have the last batches of this epoch, too
+    for step in (each for each in steps if each > sides.step):
         rows = [example_rows(side, step) for side in (sides.right, sides.other)]
         if rows[0] != rows[1]:
             if not all_rows(sides.right).issuperset(rows[1]):

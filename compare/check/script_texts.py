@@ -159,6 +159,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "{never:,} of {of_all:,} examples are left out",
     "rest-without-update": "{other} makes an update of the last {examples} examples of the epoch, {side} makes its "
     "next one only after {more} of the next epoch",
+    "micro-batches-counted-anew": "{other} counts micro-batches on where an epoch ends and makes an update of its last "
+    "and the next one's first ones, {examples} examples; {side} counts anew in each epoch and makes its update only "
+    "after {more} more",
     "had-again": "{side} had the same {examples} examples in step {earlier_step}",
     "script-repeats": "{repeats} of the {of} examples of this epoch are repeats{never:?, and {never} of {of_all} are "
     "never seen}",

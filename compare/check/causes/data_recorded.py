@@ -168,13 +168,19 @@ def _rest_without_update(sides: Sides) -> Variant | None:
     by_right = len(both[0][0]) > len(both[1][0])
     (many, parts), (few, _) = both if by_right else both[::-1]
     alone = sides.other if by_right else sides.right
-    more, following = many[len(few) :], example_rows(alone, sides.step + 1)
+    more, following = many[len(few) :], example_rows(alone, sides.step + 1) or example_rows(alone, 1)
     full = max(len(example_rows(alone, step)) for step in alone.steps)
-    if parts < 2 or not more or many[: len(few)] != few or following[: len(more)] != more or len(few) == full:
+    traces = sides.right_trace, sides.other_trace
+    keeps, counts_on = (
+        trace.config.get("gradient_accumulation_steps") for trace in (traces if by_right else traces[::-1])
+    )
+    if parts < 2 or not more or many[: len(few)] != few or following[: len(more)] != more:
         return None
-    seen = Measurement.of("rest-without-update", examples=len(few), more=len(more))
-    accumulates = (sides.right_trace if by_right else sides.other_trace).config.get("gradient_accumulation_steps")
-    remedy = OF_WHOLE_UPDATES if accumulates else OF_REST
+    if sides.step == 1 if counts_on else len(few) == full:
+        return None
+    kind = "micro-batches-counted-anew" if counts_on else "rest-without-update"
+    remedy = COUNTED_ON.format(counts_on) if counts_on else OF_WHOLE_UPDATES if keeps else OF_REST
+    seen = Measurement.of(kind, examples=len(few), more=len(more))
     return Variant({}, seen, remedy=remedy, by_right=by_right, called=GRADIENTS)
 
 
@@ -338,6 +344,11 @@ OF_REST = (
     "if rest := micro_batch % micro_batches:  # after the epoch's last micro-batch, counted from 1\n"
     "    gradients = [total / rest for total in accumulated]\n"
     "    optimizer.apply_gradients(zip(gradients, variables))"
+)
+COUNTED_ON = (
+    "micro_batch += 1  # counted from the first epoch on; neither it nor the sum is set back where an epoch begins\n"
+    "if micro_batch % {} == 0:\n"
+    "    ...  # make the update, then set back the sum"
 )
 OF_WHOLE_UPDATES = (
     "update = batch_size * gradient_accumulation_steps  # the optimizer keeps what is left for the next epoch\n"
