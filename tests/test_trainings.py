@@ -1117,7 +1117,7 @@ def test_what_a_script_does_that_begins_otherwise_when_it_is_run_again_is_not_kn
     session: Any = SimpleNamespace(alone=False, sides=[0, 1], names=["fit", "loop"], console=Console(quiet=True))
     session.settings = lambda side: Settings("", "", str(tmp_path / next(folders)), "")
     model = SimpleNamespace(traces=(trace(1), trace(1)), seen=lambda side, run: CloseUp({1: []}))
-    departure: Any = SimpleNamespace(step=1, window=(1, 0), end=3, noise=None, model=model)
+    departure: Any = SimpleNamespace(step=1, window=(1, 0), ending=(3, 3), noise=None, model=model)
     (close,) = scripts_close_ups.close_ups(session, [departure])
     assert close.seen[0] is not None and (close.seen[1] is not None) == known
     assert [bool(error) for error in close.errors] == [False, not known]
