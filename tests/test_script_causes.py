@@ -656,6 +656,10 @@ def test_an_optimizers_settings_are_named_wherever_the_difference_begins() -> No
     assert further(right, of_zeros(offset=1.0), clipnorm=1e-3) == ["clipping-differs"]
     assert further(right, of_zeros(offset=1.0), gradient_accumulation_steps=2) == [], "its steps are others"
 
+    limit = float(np.hypot.reduce([np.linalg.norm(each) for each in gradients(right)])) / 4
+    assert further(right, of_zeros(rate=0.2), clipnorm=limit) == ["optimizer-differs"], "beside clipping-differs"
+    assert further(right, of_zeros(rate=0.2)) == [], "it is the first cause"
+
 
 def test_the_rate_of_an_optimizer_of_some_variables_only() -> None:
     def in_parts(close_up: CloseUp, *rates: float) -> CloseUp:
@@ -1946,10 +1950,17 @@ def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> No
     slower, norm = linear_step(rate=0.05), float(np.hypot.reduce([np.linalg.norm(each) for each in gradients(RIGHT)]))
     rates = {"learning_rate": [0.05, 0.1]}
     assert named(slower, {"clipnorm": 2 * norm}, {}) == [("optimizer-differs", rates)], "no gradient is that long"
+    (cause,) = configured(RIGHT, slower, {"clipnorm": 2 * norm}, {"beta_1": 0.8})
+    assert has(cause, unreached={"clipnorm": [None, 2 * norm]})
+    assert cause.remedy.endswith(f", beta_1=0.9, clipnorm={2 * norm!r})"), "it will limit a later step"
+    (cause,) = configured(RIGHT, clipping_by_hand(slower), {"clipnorm": 2 * norm}, {})
+    assert not has(cause, unreached={"clipnorm": [None, 2 * norm]}), "the loop limits them by itself"
     (cause,) = configured(RIGHT, slower, {"learning_rate": 0.1}, {"learning_rate": 0.1})
     assert has(cause, settings=rates, begun=0.1), "it was set later"
     clipping = [("clipping-differs", {"clipnorm": [None, norm / 4]})]
     assert named(slower, {"clipnorm": norm / 4}, {}) == clipping
+    (cause,) = configured(RIGHT, slower, {"clipnorm": norm / 4}, {})
+    assert cause.remedy == f"optimizer = tf.keras.optimizers.Adam(..., clipnorm={norm / 4!r})"
     assert named(clipping_by_hand(slower), {"clipnorm": norm / 4}, {}) == clipping, "its own limit was not reached"
     of_rows = with_gradients(slower, *(0.9 * each + 0.1 for each in gradients(slower)))  # as of an embedding
     at = Located(STEP, "update")

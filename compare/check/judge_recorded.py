@@ -8,7 +8,7 @@ step to rounding. Where none does, or several do, no cause is named: the stage s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -106,8 +106,10 @@ def name_further(located: Located, sides: Sides, causes: Sequence[Finding]) -> l
 
     It is judged by what a step should have made of what the side at fault itself had done before.
     """
-    found = {cause.id: cause for more in (_of_own_loss, name_settings, _of_later) for cause in more(located, sides)}
-    return [found[id] for id in found if id not in {each.id for each in causes}]
+    named = {cause.id for cause in causes}
+    more = *_of_own_loss(located, sides), *name_settings(located, sides, named), *_of_later(located, sides)
+    found = {cause.id: cause for cause in more}
+    return [found[id] for id in found if id not in named]
 
 
 def _of_own_loss(located: Located, sides: Sides) -> list[Finding]:
@@ -123,13 +125,17 @@ def _of_own_loss(located: Located, sides: Sides) -> list[Finding]:
     return []
 
 
-def name_settings(located: Located, sides: Sides) -> list[Finding]:
-    """The cause of other updates, where an optimizer's class, options or learning rate say so by themselves."""
-    if located.stage in (UPDATE, STATE):
+def name_settings(located: Located, sides: Sides, named: Collection[str] = ()) -> list[Finding]:
+    """The cause of other updates, where an optimizer's class, options or learning rate say so by themselves.
+
+    They do in the update itself where only limits of gradients were named there.
+    """
+    limits = "clipping-differs" not in named
+    if located.stage in (UPDATE, STATE) and limits:
         return []
     for step in (sides.step, *steps_of_epoch(sides)[-1:]):  # a schedule may begin with the other side's rate
         at = replace(sides, step=step)
-        found = kind_of_setting(at, located)
+        found = kind_of_setting(at, located, limits=limits)
         if found is not None and found[1].evidence.kind in OF_SETTINGS:
             break
     else:

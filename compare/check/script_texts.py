@@ -88,10 +88,14 @@ def _value(setting: Any) -> str:
 
 
 def _script_settings(
-    *, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], variables: Sequence[str] = (), **_: Any
+    *, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], variables: Sequence[str] = (), **more: Any
 ) -> str:
-    shown = ", ".join(f"{key}={_value(own)} instead of {_value(right)}" for key, (own, right) in settings.items())
-    return f"{side}'s {optimizer} has {shown}" + (f" for {some(list(variables))}" if variables else "")
+    shown, unreached = (
+        ", ".join(f"{key}={_value(own)} instead of {_value(right)}" for key, (own, right) in each.items())
+        for each in (settings, more.get("unreached", {}))
+    )
+    besides = f"; and {unreached}, which limits nothing in this step" if unreached else ""
+    return f"{side}'s {optimizer} has {shown}{f' for {some(list(variables))}' if variables else ''}{besides}"
 
 
 def _script_by_hand(*, side: str, other: str, optimizers: Sequence[str], rates: Sequence[float], **_: Any) -> str:

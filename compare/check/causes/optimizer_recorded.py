@@ -35,8 +35,8 @@ from compare.check.used import class_of
 from compare.watch.trace import BY_HAND
 
 
-def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | None:
-    """The cause that makes other updates of equal gradients."""
+def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> tuple[str, Variant] | None:
+    """The cause that makes other updates of equal gradients; with ``limits``, those of gradients come first."""
     rates, variables = _recorded_rates(sides)
     traces = sides.right_trace, sides.other_trace
     right, other = (
@@ -69,9 +69,9 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     pairs = zip(sides.close_ups, sides.traces, strict=True)
     limited = any(each.of(sides.step, "clip") for each, trace in pairs if not clipping_of(trace))
     clips = limited and not equal_gradients(*both_gradients(sides))  # else that limit was not reached
-    if clipping and not clips and not clip_alike(sides, own=True):
+    if limits and clipping and not clips and not clip_alike(sides, own=True):
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
-        return "clipping-differs", Variant({}, seen)
+        return "clipping-differs", Variant({}, seen, remedy=with_options(right, clipping))
     begun, update = None, located.of(UPDATE)
     as_apart = not settings and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
     if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
@@ -81,10 +81,12 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         settings = now | of_schedule | settings
     if settings:
         seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
+        unreached = clipping if limits and not limited else {}
+        seen = seen.but(unreached=unreached) if unreached else seen
         if list(settings) == ["learning_rate"] and (later := _set_later(other, rates[1], begun)):
             return "optimizer-differs", Variant({}, seen.but(**later), remedy=SET_ALIKE, called=None)
         known = not variables and not isinstance(begun, Mapping)  # one schedule may be at other steps
-        return "optimizer-differs", Variant({}, seen, remedy=with_options(right, settings) if known else "")
+        return "optimizer-differs", Variant({}, seen, remedy=with_options(right, settings | unreached) if known else "")
     again = made_again(sides)
     counted = Variant({}, again) if again else _counted_without_data(sides)
     return ("optimizer-differs", counted) if counted else None
