@@ -116,7 +116,7 @@ def _train_twins(session: Session, pair: Pair, start: Place) -> None:
     More twins of either kind are trained where these do not explain the difference.
     """
     name, seed = pair.anchor.trainer, session.options.seed
-    where = session.folder / "twins" / pair.twins
+    where = session.folder / "twins" / pair.exactly.twins
     where.mkdir(parents=True)
     metrics, count = MetricsFile(where / "metrics.csv"), 0
 

@@ -32,7 +32,6 @@ NOTE = "Curves only: the weights were not seen, so the verdict is never identica
 
 
 def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
-    """Compares logs and writes the files of a run."""
     sides = read_sides(options.logs)
     seeds = max(map(len, sides.values()))
     if options.margin and seeds == 1:

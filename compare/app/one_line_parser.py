@@ -32,7 +32,6 @@ class OneLineParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(unknown)}", meant or advice)
 
     def error(self, message: str, advice: str = "") -> NoReturn:
-        """Refuses the command line with a RequestError."""
         raise RequestError(f"{shortened(message)}{advice} (see --help)")
 
 

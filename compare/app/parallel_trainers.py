@@ -278,7 +278,6 @@ class EarlyChecks(ExitStack):
 
 @without_exit("your code")
 def _check(worker: Worker, trainer: str) -> Report:
-    """Checks one trainer in this worker process."""
     session = get_ready(worker)
     with redirect_stdout(StringIO()):  # what a loop prints belongs to the training that goes on
         return session.checker()(session.trainers[trainer])

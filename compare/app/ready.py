@@ -97,7 +97,6 @@ class Session:
         return self.task.train.sha256, self.task.validation.sha256
 
     def progress(self, name: str, epochs: range, gap: RunningGap | None = None, shown: str = "") -> TrainerProgress:
-        """The sink that shows the progress of one training."""
         size = self.task.steps_per_epoch, self.task.global_batch_size
         padded = (shown or name).ljust(max(map(len, self.trainers)))
         return progress(self.console, name, epochs, *size, gap, padded)
@@ -152,7 +151,6 @@ class Worker:
 
 
 def limit_threads(threads: int) -> None:
-    """Limit the number of threads that TensorFlow uses in this process."""
     import tensorflow as tf  # noqa: PLC0415 (lazy)
 
     if tf.config.threading.get_intra_op_parallelism_threads() == threads:
@@ -168,7 +166,6 @@ def limit_threads(threads: int) -> None:
 
 
 def load_data(options: Task, experiment: Experiment) -> tuple[Data, Data]:
-    """The training and validation examples that the options ask for."""
     from compare.engine import input_pipeline  # noqa: PLC0415 (lazy)
 
     train, validation = input_pipeline.load(experiment)

@@ -142,7 +142,6 @@ def _request(recorded: RunJson, experiment: str | None) -> Trained:
 
 
 def _under(original: Trained, own: int, given: argparse.Namespace) -> Trained:
-    """The run's options with the requested strategy."""
     strategy = given.strategy or ("default" if original.spec.several_processes else original.strategy)
     if strategy not in SPECS:
         raise RequestError(f"--strategy {strategy}: unknown; there are {', '.join(ONE_PROCESS)}")

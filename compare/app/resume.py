@@ -64,7 +64,6 @@ def resume_points(session: Session, job: Job, checkpoints: Sequence[Path]) -> It
 
 
 def shown_place(place: Place) -> str:
-    """A place in words."""
     epoch, step = place
     return f"epoch {epoch}" if step == EPOCH_END else f"step {step:,} of epoch {epoch}"
 

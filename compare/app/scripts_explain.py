@@ -272,7 +272,7 @@ def _train_twins(
     session: ScriptsSession, pair: Pair, model: ModelPair, start: Place, early: CloseUps | None
 ) -> list[Record]:
     """Repeats the reference with noise from a place on, until that is enough to measure rounding."""
-    where, reference = session.folder / "twins" / pair.twins, model.traces[0]
+    where, reference = session.folder / "twins" / pair.exactly.twins, model.traces[0]
 
     def write(folders: Mapping[str, Path]) -> None:
         """Writes the records of twins, by name, whose processes have written traces in a folder."""

@@ -105,7 +105,7 @@ def _other_loss(session: ScriptsSession, pair: Pair) -> bool:
         both = reported_by_both(pair.reference, record)
         return max((abs(a - b) for _, name, a, b in both if name == "loss"), default=0.0)
 
-    twins = [gap(twin) for twin in read_records(session.folder / "twins" / pair.twins)]
+    twins = [gap(twin) for twin in read_records(session.folder / "twins" / pair.exactly.twins)]
     return bool(twins) and gap(pair.candidate) > BEYOND_TWINS * max(twins)
 
 

@@ -38,7 +38,6 @@ class ModelPair:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """The numbers of steps that both sides made."""
         first, second = self.traces
         return first.last, second.last
 

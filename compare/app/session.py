@@ -230,13 +230,10 @@ def _verify(options: Trained, folder: Path, run: RunJson) -> list[str]:
     ended = [(name, seed) for name in own for seed in options.all_seeds if kept(folder, name, seed) == (last[0], End())]
     folders = [folder_of(folder, name, seed if several else None) for name, seed in ended]
     missing = [f"{shown_path(path_of(each, last))} is missing" for each in folders if last not in saved(each)]
-    states = {each / "checkpoint": path_of(each, last).name for each in folders if last in saved(each)}
-    unnamed = [f"{shown_path(state)} does not name {name}" for state, name in states.items() if not _says(state, name)]
-    return missing + unnamed
-
-
-def _says(path: Path, text: str) -> bool:
-    return path.is_file() and text in path.read_text(encoding="utf-8", errors="replace")
+    for state, name in ((each / "checkpoint", path_of(each, last).name) for each in folders if last in saved(each)):
+        if not (state.is_file() and name in state.read_text(encoding="utf-8", errors="replace")):
+            missing.append(f"{shown_path(state)} does not name {name}")
+    return missing
 
 
 def _judge_interrupted(folder: Path, console: Console) -> None:

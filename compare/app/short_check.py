@@ -65,7 +65,6 @@ def _on_two(future: Future[Report | str]) -> Report | str:
 
 @without_exit("your code")
 def _check_on_two(options: ShortCheck, number: int) -> Report | str:
-    """Checks one trainer on two replicas in this worker process."""
     select_keras(options.keras)
     from compare.check.probe import checking, on_two_replicas  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)

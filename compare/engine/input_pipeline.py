@@ -432,7 +432,6 @@ def _options() -> tf.data.Options:
 
 
 def load(experiment: Experiment) -> tuple[Data, Data]:
-    """Loads the training and validation examples of an experiment."""
     with blaming("load_data", experiment.load_data):
         data = experiment.load_data()
         if not isinstance(data, tuple | list) or len(data) != 2:

@@ -43,8 +43,7 @@ class TwinRun(Run):
 
     def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
         built = super().build()
-        assert self._fingerprint is not None
-        copies = self._fingerprint.copies
+        copies = self._fingerprinter.copies
         self._move = mover(copies, self._twin, self._units)
         trained = copies[: len(built[0].trainable_variables)]
         self._half = HalfNoise(trained, half_dtypes(built[0]), self._twin, self._units)

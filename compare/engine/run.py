@@ -92,6 +92,7 @@ class Run:
         strategy: the ``tf.distribute.Strategy`` to train under.
         global_batch_size: examples per optimizer step, over all replicas; the last batch of an
             epoch may be shorter.
+        steps_per_epoch: number of batches in an epoch, including a short last batch.
         epochs: the epochs to train, numbered from 1; a resumed training starts later.
         weighted_metrics: the metrics that use sample and class weights; available after ``build``.
         class_weight: maps each class to its weight in the training loss; None for no class weights.
@@ -125,8 +126,9 @@ class Run:
         resumed_at: np.ndarray | None = None,
     ) -> None:
         self.strategy = task.strategy
-        self.global_batch_size = task.global_batch_size
+        self.global_batch_size, self.steps_per_epoch = task.global_batch_size, task.steps_per_epoch
         self.epochs = epochs
+        self.experiment = task.experiment
         self.execution = task.execution
         self.weighted_metrics: Any = []
         self.class_weight = task.experiment.class_weight
@@ -157,14 +159,9 @@ class Run:
         return self._epoch > self.epochs[0] and stopped
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Number of batches in an epoch, including a short last batch."""
-        return self._task.steps_per_epoch
-
-    @property
     def has_callbacks(self) -> bool:
         """Whether the experiment has callbacks, which have a state in no checkpoint."""
-        return self._task.experiment.build_callbacks is not nothing
+        return self.experiment.build_callbacks is not nothing
 
     @property
     def epoch(self) -> int:
@@ -172,14 +169,14 @@ class Run:
         return self._epoch
 
     @property
-    def experiment(self) -> Experiment:
-        return self._task.experiment
+    def _fingerprinter(self) -> Fingerprinter:
+        if self._fingerprint is None:
+            raise TrainerError(NOT_BUILT)
+        return self._fingerprint
 
     def weights(self) -> list[np.ndarray]:
         """Returns the current weights of the first replica, trainable weights first."""
-        if self._fingerprint is None:
-            raise TrainerError(NOT_BUILT)
-        return self._fingerprint.weights()
+        return self._fingerprinter.weights()
 
     @called_as_it_is
     def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
@@ -204,7 +201,7 @@ class Run:
         if tf.inside_function():
             why = "run.build() is called inside a tf.function: let train be a plain function, and make a step one"
             raise RuntimeError(why)  # AutoGraph raises no errors of other modules as they are
-        experiment = self._task.experiment
+        experiment = self.experiment
         clear_session()
         tf.keras.utils.set_random_seed(self._seed)
         with own_policy(), self.strategy.scope():
@@ -243,7 +240,7 @@ class Run:
         self._step_count = (
             StepCount(model, optimizer, self.strategy) if StepCount.can_tell(model, optimizer, self.strategy) else None
         )
-        self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
+        self._emit(BuildRecord(self._fingerprinter.variables, self._fingerprinter.replicas))
         self._begin()
         if self.trains and self._resumed is not None and int(optimizer.iterations.numpy()) == 0:
             raise NotResumableError("it does not train with the optimizer that run.build() returns")
@@ -251,19 +248,17 @@ class Run:
 
     def _begin(self) -> None:
         """Records the initial weights; for a resumed run, checks them against its checkpoint."""
-        assert self._fingerprint is not None
         if self._resumed is None:
             self._emit_fingerprint(INITIAL)
             return
-        hashes, projections = self._fingerprint()
-        self._hashes = hashes
+        self._hashes, projections = self._fingerprinter()
         self._not_finite(projections)
-        if self._resumed_at is not None and not np.array_equal(hashes, self._resumed_at):
+        if self._resumed_at is not None and not np.array_equal(self._hashes, self._resumed_at):
             raise NotResumableError("its weights are not those of the checkpoint")
 
     def build_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         """Returns new instances of the experiment's callbacks, as passed to ``fit``."""
-        return list(built(self._task.experiment, "build_callbacks"))
+        return list(built(self.experiment, "build_callbacks"))
 
     def give_inputs(self, model: tf.keras.Model) -> None:
         give_inputs(model, self._task.train.spec[0])
@@ -408,9 +403,8 @@ class Run:
         # In reading order, whatever the order of the dict: loss first, validation last.
         names = sorted(values, key=lambda name: (name.startswith("val_"), name.removeprefix("val_") != "loss"))
         what = self._emit_fingerprint(EPOCH_END)
-        assert self._fingerprint is not None
         reported, rate = {name: values[name] for name in names}, self._task.train.count / seconds
-        self._emit(EpochRecord(epoch, reported, seconds, rate, self._fingerprint.weights()))
+        self._emit(EpochRecord(epoch, reported, seconds, rate, self.weights()))
         for name in ("loss", "val_loss"):
             if not math.isfinite(values.get(name, 0.0)):
                 what = what or f"{name} is {values[name]}"
@@ -435,23 +429,19 @@ class Run:
 
     def _emit_fingerprint(self, step: int) -> str:
         """Records all weights; returns the variables that are no longer finite, in words, or an empty string."""
-        if self._fingerprint is None:
-            raise TrainerError(NOT_BUILT)
-        hashes, projections = self._fingerprint()
-        self._hashes = hashes
-        self._emit(StepRecord(self._epoch, step, hashes, projections))
+        self._hashes, projections = self._fingerprinter()
+        self._emit(StepRecord(self._epoch, step, self._hashes, projections))
         return self._not_finite(projections)
 
     def _not_finite(self, projections: np.ndarray) -> str:
         """Returns the variables that were finite at first and no longer are, in words, or an empty string."""
-        assert self._fingerprint is not None
         each = np.isfinite(projections)
         if self._finite is not None and each.all():
             return ""  # the usual case, in little time
         finite = each.all(axis=1)
         if self._finite is None:
             self._finite = finite  # a weight may be infinite from the start (a mask, say)
-        names = [self._fingerprint.variables[i].name for i in np.flatnonzero(self._finite & ~finite)]
+        names = [self._fingerprinter.variables[i].name for i in np.flatnonzero(self._finite & ~finite)]
         return f"{len(names)} of {len(finite)} variables are not finite: {', '.join(names[:3])}" if names else ""
 
     def _emit(self, record: AnyRecord) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from compare.naming import file_name
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -106,7 +105,7 @@ def gaps_of(folder: Path, verdict: Verdict | None) -> list[tuple[Comparison, str
             reference = anchor = records.get((reference_name(each, verdict.reference), seed))
         if reference is None or record is None:
             continue
-        twins = folder / "twins" / (file_name(candidate) + (" against" if against else ""))
+        twins = folder / "twins" / each.twins
         gaps = gap_series(reference, record, read_records(twins) if twins.exists() else [], anchor)
         if gaps is not None:
             series.append((each, reference_name(each, verdict.reference), gaps))

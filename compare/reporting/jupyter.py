@@ -56,7 +56,6 @@ def progress(console: Console, *given: Any) -> TrainerProgress:
 
 @contextmanager
 def side_by_side(console: Console, bars: Sequence[TrainerProgress]) -> Iterator[None]:
-    """Shows the progress of several trainers at the same time."""
     with ExitStack() as stack:
         if isinstance(console, NotebookConsole):
             for bar in bars:

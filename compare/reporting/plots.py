@@ -79,7 +79,7 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
     drawn too if the verdict finds the reported numbers different, or if no weights were recorded; of a study of several
     seeds, their differences and the margin take the place of both.
     """
-    verdict, comparisons = files.verdict, files.comparisons
+    comparisons = files.comparisons
     shown, left_out = files.metrics[:MAX_METRICS], files.metrics[MAX_METRICS:]
     notes = [str(note) for note in files.run.get("notes") or ()]
     if left_out:
@@ -96,8 +96,7 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
     FigureCanvasAgg(fig)
     heights = [3, *[2.3] * numbers, *[2.6 if numbers else 3] * bool(weights)]
     body = (2.3 if len(heights) > 2 else 0) + 7 + max(len(trainers) - 6, 0)  # room for the legend
-    word, lines = (verdict.verdict, _verdict_lines(verdict)) if verdict else ("no verdict", [])
-    top = _header(fig, width, body, str(files.run.get("title", files.folder.name)), word, lines, notes)
+    top = _header(fig, width, body, files, notes)
     fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, top - 0.005), w_pad=0.08, h_pad=0.08))
     widths = [(width - 3.6) / panels] * panels + [3.6]
     grid = fig.add_gridspec(len(heights), panels + 1, width_ratios=widths, height_ratios=heights)
@@ -199,13 +198,13 @@ def _key(layers: Sequence[Mapping[str, Any]], text: str) -> Artist:
     return HPacker(pad=0, sep=3, align="center", children=[area, TextArea(text, textprops={"fontsize": 9})])
 
 
-def _header(
-    fig: Figure, width: float, body: float, title: str, word: str, lines: Sequence[str], notes: Sequence[str]
-) -> float:
+def _header(fig: Figure, width: float, body: float, files: RunFiles, notes: Sequence[str]) -> float:
     """Sets the figure's size and writes title, verdict and notes on it, above panels that are ``body`` inches high.
 
     Returns the upper edge of the panels as a fraction of the figure's height.
     """
+    word, lines = (files.verdict.verdict, _verdict_lines(files.verdict)) if files.verdict else ("no verdict", [])
+    title = str(files.run.get("title", files.folder.name))
     blocks: list[tuple[str, float, dict[str, Any]]] = [
         (wrapped(title, int(width * 7)), 16, {"fontweight": "bold"}),
         ("\n".join(wrapped(text, int(width * 9.5 - 22)) for text in lines), 12.5, {}),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compare.naming import MADE_ALIKE, file_name, margin
+from compare.naming import MADE_ALIKE, margin
 from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_records, step_dtype
 from compare.records.codec import decode
 from compare.records.run_json import INTERRUPTED, UNEXPLAINED, RunJson
@@ -112,12 +112,6 @@ class Pair:
         checked = self.checked
         return checked is not None and checked.training.verdict == DIFFERENT and checked.certain is not False
 
-    @property
-    def twins(self) -> str:
-        """The name of the folder of its noise twins, in the run's folder ``twins``."""
-        name = file_name(self.candidate.trainer)
-        return f"{name} against" if self.exactly.against else name
-
     def compared(self, twins: Sequence[Record], of_weights: Collection[str] = ()) -> Comparison:
         """The comparison in the light of noise twins, of the short check and of the other seeds (see ``judge``)."""
         comparison = self.exactly
@@ -219,7 +213,7 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
         of_weights: the causes, by id, from which it follows that weights are not finite.
     """
     run, records, paired = recorded.run, _by_trainer(recorded.records), pairs(recorded)
-    compared = [pair.compared(recorded.twins.get(pair.twins, ()), of_weights) for pair in paired]
+    compared = [pair.compared(recorded.twins.get(pair.exactly.twins, ()), of_weights) for pair in paired]
     scripts, names, truth = bool(run.options.get("scripts")), run.trainers or [], None
     if FLOAT64 in records and FLOAT64 not in names:
         measured = distances(records[FLOAT64][min(records[FLOAT64])], recorded.shown, compared)

@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from compare.naming import file_name
 from compare.records import in_time, read_verdict, write_verdict
 from compare.records.codec import ALWAYS, decode, encode, unwritten
 from compare.records.files import as_text, with_checksum
@@ -137,7 +138,6 @@ class Failure:
 
     @property
     def what(self) -> str:
-        """What happened, in a few words."""
         return f"{self.side} {'failed' if self.may_pass else 'cannot run'}" if self.side else "no trainer can run"
 
 
@@ -192,6 +192,11 @@ class Comparison:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "verdict", worst([self.training.verdict, self.reported]))
+
+    @property
+    def twins(self) -> str:
+        """The name of the folder of its noise twins, in the run's folder ``twins``."""
+        return file_name(self.candidate) + " against" * bool(self.against)
 
     @property
     def recorded(self) -> str:
@@ -372,7 +377,6 @@ class Verdict:
         return as_text(with_checksum(self.content()))
 
     def write(self, path: Path) -> None:
-        """Writes ``verdict.json``; see ``write_verdict``."""
         write_verdict(path, self.content())
 
     def content(self) -> dict[str, Any]:
