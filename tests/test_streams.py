@@ -104,6 +104,19 @@ def test_only_the_first_examples_of_each_epoch(tf: Any) -> None:
     assert train.sha256 == load(stream())[0].sha256 != few.sha256
 
 
+@pytest.mark.parametrize("of", ["arrays", "functions"])
+def test_data_that_is_prepared_once_more_is_described_as_it_is_then(tf: Any, of: str) -> None:
+    from compare.engine.input_pipeline import load
+
+    train, _ = load(stream() if of == "functions" else loads(tasks.blobs(EXAMPLES, 8)[0]))
+    given = train.spec
+    exact = train.preparing(lambda *batch: tuple(tf.cast(part, tf.float64) for part in batch))
+    (x, *_), (same, *_) = (next(iter(each.of_epoch(0, 1, 8))) for each in (exact, train))
+    assert exact.spec[0].dtype == x.dtype == tf.float64 and train.spec is given
+    np.testing.assert_array_equal(x, same)
+    assert exact.sha256 == train.sha256, "the data stays the same"
+
+
 def test_all_epochs_follow_each_other(tf: Any) -> None:
     from compare.engine.input_pipeline import load
 

@@ -26,11 +26,11 @@ from compare.verdict.model import (
     Verdict,
     asynchronous,
     not_comparable,
-    unmeasured,
 )
 from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INCONCLUSIVE
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 
+UNMEASURED = "their weights differ, and the run was interrupted before it was measured whether rounding explains that"
 FLOAT64 = "float64"
 """The name of the records of the float64 run."""
 
@@ -225,8 +225,8 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
         if pair.trained:
             if scripts:
                 found = with_located(found, pair.checked)
-                if interrupted and pair.noise_start is not None:
-                    found = unmeasured(found)
+                if interrupted and pair.noise_start is not None and found.training.verdict == DIFFERENT:
+                    found = found.undecided(UNMEASURED)
             if run.status == INTERRUPTED:
                 found = replace(found, so_far=_so_far(pair, None if scripts else run.options["epochs"]))
             found = _with_check(found, pair.checked, scripts=scripts)

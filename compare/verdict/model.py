@@ -288,14 +288,6 @@ def asynchronous(comparison: Comparison) -> Comparison:
     return comparison.undecided(reason)
 
 
-def unmeasured(comparison: Comparison) -> Comparison:
-    """The comparison, interrupted before it was known whether rounding explains a difference of weights."""
-    if comparison.training.verdict != DIFFERENT:
-        return comparison
-    reason = "their weights differ, and the run was interrupted before it was measured whether rounding explains that"
-    return comparison.undecided(reason)
-
-
 @dataclass(frozen=True)
 class Stop:
     """A trainer that stopped early, because a value was no longer finite (see ``compare.records.End``)."""
