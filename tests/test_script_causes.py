@@ -860,9 +860,9 @@ def test_examples_of_updates_that_a_loss_scale_leaves_out_are_not_those_of_the_s
 
 
 def test_what_was_computed_for_an_update_that_is_left_out_is_forgotten() -> None:
-    from compare.watch.stages import _Replica
+    from compare.watch.step_events import Replica
 
-    replica = _Replica()
+    replica = Replica()
 
     def applies(optimizer: int) -> None:
         replica.waiting.append(Event("inputs", 0, {}, []))

@@ -64,7 +64,8 @@ from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import line_of, logs_by_epoch
 from compare.watch.seen import CloseUp, Event, read_close_up
 from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
-from compare.watch.stages import StageObserver, _depends_on_training, _Replica
+from compare.watch.stages import StageObserver, _depends_on_training
+from compare.watch.step_events import Replica, StepEvents
 from compare.watch.trace import (
     ENOUGH,
     LEFT,
@@ -909,10 +910,10 @@ def dense(biases: float = 0.0) -> None:
 
 
 def test_an_optimizer_that_accumulates_is_given_the_gradients_of_a_step_several_times() -> None:
-    observer = StageObserver.__new__(StageObserver)
-    observer._replicas = defaultdict(_Replica)
-    assert [observer._step_of(0, 0, [0, 1], 2) for _ in range(5)] == [1, 1, 2, 2, 3]
-    assert [observer._step_of(1, 0, each, 1) for each in ([0], [1], [0], [1], [1])] == [1, 1, 2, 2, 3]
+    events = StepEvents.__new__(StepEvents)
+    events._replicas = defaultdict(Replica)
+    assert [events._step_of(0, 0, [0, 1], 2) for _ in range(5)] == [1, 1, 2, 2, 3]
+    assert [events._step_of(1, 0, each, 1) for each in ([0], [1], [0], [1], [1])] == [1, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize("biases", [0.0, 0.5], ids=["equal-values", "other-values"])

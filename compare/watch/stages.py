@@ -7,12 +7,9 @@ weights are the same with and without it.
 from __future__ import annotations
 
 import inspect
-import itertools
 import sys
-import threading
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +21,6 @@ from compare.engine.fingerprints import container, described, distributed
 from compare.engine.insides_keras import (
     DIVIDES,
     LossFunctionWrapper,
-    Variable,
     any_symbolic_tensors,
     is_keras,
     keras,
@@ -36,9 +32,10 @@ from compare.patching import patch
 from compare.watch.data_sets import DataSets, operations_of
 from compare.watch.initial_weights import InitialWeights
 from compare.watch.observer import Observer
-from compare.watch.seen import CloseUp, Event, row_hashes, sketch
+from compare.watch.seen import CloseUp
 from compare.watch.settings import Detail
-from compare.watch.shapes import are_pairs, is_column, of_pairs
+from compare.watch.shapes import are_pairs, of_pairs
+from compare.watch.step_events import StepEvents, variable_ids
 from compare.watch.trace import CLIPPING
 from compare.watch.trace_writer import TraceWriter, pickled
 from compare.watch.training import Training
@@ -57,46 +54,15 @@ LOSS_FUNCTIONS = tuple(
 )
 
 
-@dataclass
-class _Replica:
-    """How far one replica is.
-
-    Attributes:
-        waiting: what was seen since the last step ended.
-        drawn: the random numbers since, of which no step is known to use them yet.
-        ended: the numbers of the trainings whose step has ended since.
-        applied: how often optimizers were given gradients of each variable of a training in its step.
-    """
-
-    waiting: list[Event] = field(default_factory=list)
-    drawn: list[Event] = field(default_factory=list)
-    ended: set[int] = field(default_factory=set)
-    made: Counter[int] = field(default_factory=Counter)
-    applied: defaultdict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-
-    def skipped(self, optimizer: int) -> int:
-        """How many updates an optimizer has left out since its last one; what was computed for them is forgotten."""
-        for i, event in enumerate(self.waiting if not self.ended else ()):
-            if event.kind == "scaled" and event.info["optimizer"] == optimizer:
-                del self.waiting[: i + 1]
-                return int(event.info["skipped"]) + 1
-        return 0
-
-
 class StageObserver(Observer):
     """An observer that also records the stages of some steps; ``seen.py`` describes what it writes."""
 
     def __init__(self, settings: Detail, initial: InitialWeights, writer: TraceWriter | None) -> None:
         super().__init__(settings, initial, writer)
-        self._lost_at = sys.maxsize
-        self._applications = itertools.count(1)
-        self._accumulates = False
-        self._lock = threading.Lock()
-        self._replicas: defaultdict[int, _Replica] = defaultdict(_Replica)
-        self._seen: defaultdict[int, CloseUp] = defaultdict(lambda: CloseUp({}))
         self._without_xla = False
         of_script = writer is not None and not settings.losses_only  # only there lines of data sets are asked for
         self._data_sets = DataSets(self, self._here) if of_script else None
+        self._events = StepEvents(settings, self.trainings, self._data_sets)
         self._divided: dict[str, tuple[str, int, str] | None] = {}
         patch(Function, "__init__", self._make_function)
         patch(keras.layers.Layer, "__call__", self._call_layer)
@@ -255,7 +221,7 @@ class StageObserver(Observer):
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
         models, losses = self._here.models, self._here.losses
-        of = _ids(tf.nest.flatten(sources))
+        of = variable_ids(tf.nest.flatten(sources))
         watched = bool(models or of)  # models, or variables without one
         if watched and not any(each is target for each in losses):  # one loss may have gradients of several models
             self._here.losses += (target,)
@@ -316,20 +282,20 @@ class StageObserver(Observer):
             # Layers' other losses depend on a batch.
             regularized = [each for each in training.variables if each.trainable and getattr(each, "regularizer", None)]
             penalty = float(sum(np.asarray(each.regularizer(each), np.float64) for each in regularized))
-            self._seen[training.number].penalties[training.steps] = penalty
+            self._events.seen[training.number].penalties[training.steps] = penalty
             return
-        after = self._seen[training.number].after
-        if self._watches(0) and training.initial is not None:
+        after = self._events.seen[training.number].after
+        if self._events.watches(0) and training.initial is not None:
             after.setdefault(0, training.initial)
-        if self._watches(training.steps):
+        if self._events.watches(training.steps):
             after[training.steps] = training.fingerprint.weights()
 
     # What was seen, when it is computed.
 
     def _record(self, kind: str, info: dict[str, Any], tensors: Sequence[Any]) -> None:
-        if kind in WITH_LINE and (not tf.executing_eagerly() or any(map(self._watches, self._next_steps(0)))):
+        if kind in WITH_LINE and (not tf.executing_eagerly() or self._events.near(0)):
             info["line"] = self.line()
-        self.tell(partial(self._event, kind, info), [_dense(each) for each in tensors if each is not None])
+        self.tell(partial(self._events.add, kind, info), [_dense(each) for each in tensors if each is not None])
 
     def tell(self, function: Callable[..., None], tensors: Sequence[Any]) -> None:
         """Calls a function with the replica's number, and with the values of tensors, as soon as they have any.
@@ -369,136 +335,15 @@ class StageObserver(Observer):
         with self._after_earlier_events():
             return tf.nest.map_structure(lambda each: None if each is None else tf.identity(each), gradients)
 
-    def _event(self, kind: str, info: dict[str, Any], of_replica: Any, *arrays: Any) -> None:
-        number = int(of_replica)
-        if kind in ("untaped", "again", "summed"):
-            self._between_steps(kind, number, arrays)
-            return
-        if kind == "drawn":
-            info = {**info, "shape": list(arrays[0].shape)}
-            self._replicas[number].drawn.append(Event(kind, number, info, [], row_hashes([arrays[0][None]])))
-            return
-        with self._lock:
-            replica = self._replicas[number]
-            waiting = replica.waiting
-            if kind == "updated":
-                if not self.settings.losses_only:
-                    self._updated(info, number, arrays)
-                return
-            if kind == "scaled":
-                if not self.settings.losses_only:
-                    waiting.append(Event(kind, number, {**info, "skipped": replica.skipped(info["optimizer"])}, []))
-                return
-            near = any(map(self._watches, self._next_steps(number)))
-            kept = kind == "loss" or (near and not self.settings.losses_only)
-            rows = row_hashes(arrays[: info.get("true")]) if kind in WITH_ROWS else ()
-            wanted = kind == "inputs" and near and not info["operations"]  # else of a loop in the graph
-            data_sets = self._data_sets if wanted else None
-            info = {**info, "operations": data_sets.operations(arrays)} if data_sets is not None else info
-            kept |= kind == "targets" and self.settings.losses_only and all(is_column(each) for each in arrays[1:2])
-            copies = [np.array(array) for array in arrays] if kept else []
-            events = [Event(kind, number, info, copies, rows)] if kept or rows else []
-            if kind != "gradients":
-                # A new step begins with inputs, or, where no model is called, with a loss.
-                begins = kind == "inputs" or (kind == "loss" and not any(each.kind == "inputs" for each in waiting))
-                if begins and replica.ended:
-                    replica.ended.clear()
-                    waiting.clear()
-                if not replica.ended:  # what is drawn after a step is for the next one
-                    waiting += replica.drawn
-                    replica.drawn.clear()
-                waiting += events
-                return
-            self._given(info, number, arrays, events)
-
-    def _given(self, info: dict[str, Any], number: int, arrays: Sequence[Any], events: list[Event]) -> None:
-        """Completes the step whose gradients an optimizer is given."""
-        training, times = self.trainings.now(info["training"]), info["times"]
-        if times > 1:  # the optimizer takes their mean
-            self._accumulates = True
-            arrays = [arrays[0], *(array / np.asarray(times, array.dtype) for array in arrays[1:])]
-            events = [replace(event, arrays=arrays) for event in events]
-        if not self.settings.losses_only:
-            events.append(Event("sketch", number, info, [sketch(array) for array in arrays[1:]]))
-        step = self._step_of(training, number, info["positions"], times)
-        self._seen[training].applied.setdefault(step, next(self._applications))
-        seen = self._seen[training].steps.setdefault(step, [])
-        weights = _ids(self.trainings[training].variables)
-        # Who applies outside of strategy.run ends the step of all replicas.
-        for replica in list(self._replicas.values()) if info["alone"] else [self._replicas[number]]:
-            # The losses of a GAN's two models are computed before both are trained.
-            if training not in replica.ended:
-                seen += [each for each in replica.waiting if weights & each.info.get("of", weights)]
-            replica.ended.add(training)
-        seen += events
-        if self.settings.latest_only and step <= self._lost_at:
-            for steps in (self._seen[training].steps, self._seen[training].after):
-                for earlier in [each for each in steps if each < step - 1]:
-                    del steps[earlier]
-
-    def _updated(self, info: dict[str, Any], replica: int, arrays: Sequence[Any]) -> None:
-        """Keeps the weights that an optimizer has made."""
-        training = self.trainings.now(info["training"])
-        step = self._replicas[replica].made[training]
-        if self._watches(step):
-            event = Event("updated", replica, info, [np.array(array) for array in arrays])
-            self._seen[training].steps[step].append(event)
-            finite = all(np.isfinite(each).all() for each in self._seen[training].arrays(step, "loss"))
-            lost = self._lost(self.trainings[training], event.arrays) or not finite
-            if self.settings.latest_only and lost:
-                self._lost_at = step
-
-    def _watches(self, step: int) -> bool:
-        """Whether a step's stages are recorded, or it is the one before."""
-        return step <= self._lost_at and any(first - 1 <= step <= last for first, last in self.settings.close_up)
-
-    def _lost(self, training: Training, weights: Sequence[np.ndarray]) -> bool:
-        """Whether weights are not finite that were at first; a mask may be infinite from the start."""
-        initial = training.initial or [np.zeros(0)] * len(weights)
-        pairs = zip(weights, initial, strict=True)
-        return any(not np.isfinite(now).all() and np.isfinite(first).all() for now, first in pairs)
-
-    def _between_steps(self, kind: str, replica: int, arrays: Sequence[np.ndarray]) -> None:
-        """Records what is computed without a gradient: a loss, or predictions for the examples of the last step."""
-        for training in self.trainings:
-            made, seen = self._replicas[replica].made[training.number], self._seen[training.number]
-            if kind == "untaped":
-                predicted, *values = arrays
-                losses = seen.untaped.setdefault(made, [])
-                losses.append((float(np.mean(values[0], dtype=np.float64)), len(predicted) if predicted.ndim else 0))
-                continue
-            if kind == "summed":
-                seen.summed.append(float(arrays[0]))
-                continue
-            if row_hashes(arrays) in [each.rows for each in seen.steps.get(made, ()) if each.kind == "inputs"]:
-                seen.again.add(made)
-
-    def _step_of(self, training: int, replica: int, positions: Sequence[int], times: int) -> int:
-        """The number of the step to which gradients belong; optimizers of different variables share theirs.
-
-        An optimizer that accumulates gradients is given those of a variable several times in a step.
-        """
-        made, applied = self._replicas[replica].made, self._replicas[replica].applied[training]
-        if not applied or any(applied[position] >= times for position in positions):
-            made[training] += 1
-            applied.clear()
-        applied.update(positions)
-        return made[training]
-
-    def _next_steps(self, replica: int) -> list[int]:
-        """The numbers that the next step may have: in any training, and in one that may be beginning."""
-        made = [self._replicas[replica].made[training.number] for training in self.trainings]
-        begun = [*(step + 1 for step in made), *(made if self._accumulates else ())]
-        return begun if len(self.trainings) == self.settings.trainings else [*begun, 1]
-
     def seen(self, number: int) -> CloseUp | None:
         """What was seen of a training; None if nothing was."""
-        if number not in self._seen or not self._seen[number].steps:
+        known = self._events.seen
+        if number not in known or not known[number].steps:
             return None
         names = [described(each).name for each in self.trainings[number].variables]
         # Of several trainings, which one calls the loss is not known.
-        divided = dict(self._divided) if len(self._seen) == 1 else dict.fromkeys(self._divided)
-        return replace(self._seen[number], names=names, without_xla=self._without_xla, divided=divided)
+        divided = dict(self._divided) if len(known) == 1 else dict.fromkeys(self._divided)
+        return replace(known[number], names=names, without_xla=self._without_xla, divided=divided)
 
     def end_early(self) -> NoReturn:
         """Writes everything first: TensorFlow may take longer to end a distributed dataset than the script is given."""
@@ -508,7 +353,7 @@ class StageObserver(Observer):
 
     def write(self, folder: Path) -> None:
         """Writes what was seen of each training."""
-        for number in self._seen:
+        for number in self._events.seen:
             if (seen := self.seen(number)) is not None:
                 (folder / f"{number}-stages.pkl").write_bytes(pickled(seen))
 
@@ -537,8 +382,6 @@ def _depends_on_training(layer: Any) -> bool:
 
 WITH_LINE = ("inputs", "targets", "loss", "gradients", "drawn")
 """The kinds of events that are calls of the script's: of its model, loss, tape and optimizer."""
-WITH_ROWS = ("inputs", "targets")
-"""The kinds of events whose arrays have a row per example."""
 
 
 def _inputs_among(args: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
@@ -552,11 +395,6 @@ def _dense(tensor: Any) -> Any:
     if isinstance(tensor, tf.SparseTensor):
         return tf.sparse.to_dense(tensor)
     return tensor.to_tensor() if isinstance(tensor, tf.RaggedTensor) else tensor
-
-
-def _ids(sources: Sequence[Any]) -> frozenset[int]:
-    """Identifies the variables among what a gradient is taken with respect to."""
-    return frozenset(id(container(each)) for each in sources if isinstance(each, tf.Variable | Variable))
 
 
 def _configuration(loss: Any) -> dict[str, Any]:
