@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import errno
 import io
+import itertools
 import json
 import os
 import re
@@ -61,7 +62,7 @@ from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.page_tables import repeat_command
 from compare.reporting.run_files import RunFiles
 from compare.reporting.weight_pictures import overlaid_gaps
-from compare.verdict.exact import compare_records
+from compare.verdict.exact import compare_records, paired_steps
 from compare.verdict.findings import Source
 from compare.verdict.model import Comparison, Difference, Failure, MetricGap, Reporting, Training, Verdict
 from scripts.pages import traps
@@ -311,6 +312,28 @@ def test_step_n_is_drawn_at_n_and_the_initial_weights_at_0(tmp_path: Path) -> No
         assert list(stops) == list(names.values())
         ticks = {int(text): at for at, text in chart["x_ticks"]}
         assert ticks == pytest.approx({n: stops[names[n]] for n in ticks}, abs=0.001) and {0, 14} <= ticks.keys()
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-3])
+def test_the_gaps_of_a_side_that_accumulates_gradients_are_those_of_the_updates_that_were_judged(
+    tmp_path: Path, off: float
+) -> None:
+    """It reports every batch, and the other side its updates only."""
+    metrics, number = MetricsFile(tmp_path / "metrics.csv"), itertools.count()
+    for name, steps in (("fit", {1: 0, 2: 1, 3: 1, 4: 2}), ("loop", {1: 1, 2: 2})):
+        recorder = Recorder(tmp_path, metrics, name, 0)
+        recorder(BuildRecord((recorded.VARIABLES[0],), 1))
+        for step, updates in ({INITIAL: 0} | steps | {EPOCH_END: 2}).items():
+            gap = off * (name == "loop" and updates == 2)
+            hashes = np.full((1, 1), next(number) if gap else 1000 + updates, np.uint64)
+            recorder(StepRecord(1, step, hashes, np.full((1, 2), 1 + 0.01 * updates + gap)))
+        recorder(EpochRecord(1, {"loss": 0.5}, 1.0, 10.0))
+        recorder.flush()
+    compared = compare_records(*paired_steps(*read_records(tmp_path)))
+    ((_, _, gaps),) = gaps_of(tmp_path, Verdict.of("fit", [compared]))
+    assert compared.verdict == ("different" if off else "identical")
+    assert gaps.steps.tolist() == [INITIAL, 2, 4]
+    assert gaps.gaps.tolist() == pytest.approx([0, 0, off]) and gaps.equal.all() == (not off)
 
 
 def test_an_epoch_starts_with_its_first_step(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from compare.records import (
     total_norm,
     variable_norms,
 )
-from compare.verdict.exact import unequal
+from compare.verdict.exact import paired_steps, unequal
 from compare.verdict.model import Comparison, Verdict
 from compare.verdict.rounding import unit_in_last_place, units_of
 
@@ -98,13 +98,15 @@ def gaps_of(folder: Path, verdict: Verdict | None) -> list[tuple[Comparison, str
         record = records.get((candidate, seed))
         if against:
             try:
-                reference, anchor = _records(Path(against)).get((candidate, seed)), record
+                reference = _records(Path(against)).get((candidate, seed))
             except RecordError:
                 continue
         else:
-            reference = anchor = records.get((reference_name(each, verdict.reference), seed))
+            reference = records.get((reference_name(each, verdict.reference), seed))
         if reference is None or record is None:
             continue
+        reference, record = paired_steps(reference, record)  # as they were judged
+        anchor = record if against else reference
         twins = folder / "twins" / each.twins
         gaps = gap_series(reference, record, read_records(twins) if twins.exists() else [], anchor)
         if gaps is not None:
