@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check.batches import UserRun
-from compare.check.observation import Gradient, OptimizerStep, Rows
+from compare.check.observation import Gradient, OptimizerStep
 from compare.check.recipe import (
     BROADCAST,
     GIVEN,
@@ -42,8 +42,10 @@ from compare.check.replay_parts import (
     micro_batches,
     pack,
     slice_batch,
+    sparse_rows,
     unmasked,
     unrecovered,
+    weights_of_outputs,
     with_other,
 )
 from compare.engine.building import own_policy, scalars
@@ -161,14 +163,7 @@ class Replay:
     @property
     def loss_weights(self) -> tuple[tuple[str, ...], tuple[float, ...]] | None:
         """The names of several outputs, and the weights of their losses, in order; None if there is one loss."""
-        losses, weights = self.experiment.build_loss(), self.experiment.loss_weights
-        if not tf.nest.is_nested(losses):
-            return None
-        names = sorted(losses) if isinstance(losses, dict) else [str(i + 1) for i in range(len(losses))]
-        if isinstance(weights, dict) or weights is None:
-            weights = [(weights or {}).get(name, 1.0) for name in names]
-        given = weights if tf.nest.is_nested(weights) else [weights] * len(names)
-        return tuple(names), tuple(float(weight) for weight in given)
+        return weights_of_outputs(self.experiment.build_loss(), self.experiment.loss_weights)
 
     def scheduled(self, step: int) -> float | None:
         """The learning rate of the experiment's schedule at a step, from 0; None without a schedule."""
@@ -240,6 +235,9 @@ class Replay:
         edges = itertools.accumulate(split_sizes(span.stop - span.start, self.replicas), initial=span.start)
         return [Span(span.epoch, a, b) for a, b in itertools.pairwise(edges)]
 
+    def _split(self, span: Span) -> Split:
+        return Split(tuple(part.stop - part.start for part in self.parts(span)), self.global_batch_size)
+
     def replica_pass(self, step: OptimizerStep, replica: int, part: Span, recipe: Recipe, nudge: int = 0) -> PassResult:
         """Recomputes one replica's part of one step, from the weights that it had.
 
@@ -263,9 +261,7 @@ class Replay:
         self, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int = 0
     ) -> list[np.ndarray]:
         """The gradients passed to the optimizer, per replica: float64 ``[weights]``."""
-        parts = self.parts(span)
-        split = Split(tuple(part.stop - part.start for part in parts), self.global_batch_size)
-        share = recipe.share(split)
+        parts, share = self.parts(span), recipe.share(self._split(span))
         gradients = []
         for replica, part in enumerate(parts):
             gradient = np.zeros(self.weights)
@@ -285,8 +281,7 @@ class Replay:
 
     def typed_gradients(self, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int = 0) -> list[list[Gradient]]:
         """``[replica][trainable variable]``: as ``replica_gradients``, in the variables' dtypes, sparse as in fit."""
-        parts = self.parts(span)
-        share = recipe.share(Split(tuple(part.stop - part.start for part in parts), self.global_batch_size))
+        parts, share = self.parts(span), recipe.share(self._split(span))
         typed: list[list[Gradient]] = []
         for replica, flat in enumerate(self.replica_gradients(step, span, recipe, nudge)):
             state = step.state[replica]
@@ -354,16 +349,8 @@ class Replay:
             weights,
             # A forward pass does not change trainable variables.
             [*state[: self.trainable], *(np.array(v.numpy()) for v in self.variables[self.trainable :])],
-            {int(k): self._rows(int(k), *parts) for k, parts in sparse.items()},
+            {int(k): sparse_rows(self.shapes[int(k)], *parts) for k, parts in sparse.items()},
         )
-
-    def _rows(self, k: int, data: Any, regularization: Any) -> tuple[Rows, Rows | None]:
-        shape = self.shapes[k]
-        of_data, *of_layers = [
-            Rows(np.asarray(indices, np.int64), np.asarray(values), shape)
-            for indices, values in (data, *regularization)
-        ]
-        return of_data, of_layers[0] if of_layers else None
 
     def _function(self, recipe: Recipe, inputs: Any, trains: bool) -> Any:
         """The forward pass, and the backward pass if it ``trains``, as a graph that is traced once."""

@@ -54,6 +54,14 @@ def pack(gradients: Sequence[tf.Tensor]) -> np.ndarray:
     return np.concatenate([np.asarray(gradient).ravel() for gradient in gradients]) if gradients else np.zeros(())
 
 
+def sparse_rows(shape: tuple[int, ...], data: Any, regularization: Any) -> tuple[Rows, Rows | None]:
+    """The sparse gradients of a variable: of the data, and of the layers' losses, if there is one."""
+    of_data, *of_layers = [
+        Rows(np.asarray(indices, np.int64), np.asarray(values), shape) for indices, values in (data, *regularization)
+    ]
+    return of_data, of_layers[0] if of_layers else None
+
+
 def add_rows(data: Rows, share: float, regularization: Rows | None, weight: float) -> Rows:
     """Returns ``share * data + weight * regularization`` as sparse rows."""
     indices, values = [data.indices], [data.values * np.asarray(share, data.values.dtype)]
@@ -143,6 +151,17 @@ def with_other(loss: Any, option: str, change: Callable[[Any], Any]) -> tuple[An
         return type(loss).from_config(config | {option: change(value)}), value
     except (AttributeError, TypeError, ValueError):  # not every output has a loss
         return None
+
+
+def weights_of_outputs(losses: Any, weights: Any) -> tuple[tuple[str, ...], tuple[float, ...]] | None:
+    """The names of several outputs, and the weights of their losses, in order; None if there is one loss."""
+    if not tf.nest.is_nested(losses):
+        return None
+    names = sorted(losses) if isinstance(losses, dict) else [str(i + 1) for i in range(len(losses))]
+    if isinstance(weights, dict) or weights is None:
+        weights = [(weights or {}).get(name, 1.0) for name in names]
+    given = weights if tf.nest.is_nested(weights) else [weights] * len(names)
+    return tuple(names), tuple(float(weight) for weight in given)
 
 
 def class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
