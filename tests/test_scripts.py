@@ -1003,7 +1003,7 @@ def test_random_numbers_belong_to_the_step_that_they_are_drawn_for(
 def test_gradients_are_known_by_their_name_in_any_order(tensorflow: Any) -> None:
     told = []
     with watched(close_up=((1, 1),)) as observer:
-        observer.on_update = lambda *given: told.append(given)
+        observer.updates.on_update = lambda *given: told.append(given)
         weights, optimizer = tf.Variable([3.0]), keras.optimizers.SGD(0.5)
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(weights**2)

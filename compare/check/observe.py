@@ -62,7 +62,7 @@ class ProbeRun(Run):
 
     def __init__(self, task: TrainingTask, *, seed: int, name: str, observer: StageObserver) -> None:
         self._observer, self._ends = observer, list[int]()
-        observer.on_update = self.on_apply
+        observer.updates.on_update = self.on_apply
         self.observation = Observation(name, task.strategy.num_replicas_in_sync)
         super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
         self._lock = threading.Lock()

@@ -72,7 +72,7 @@ def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> N
         if not own_order and not isinstance(options.get("x"), tf.data.Dataset):
             options["shuffle"] = False
         with suppress(Exception):  # fit itself says what is wrong
-            observer.build_from(model, options.get("x"))
+            observer.builds.build_from(model, options.get("x"))
             observer.fits(model)
         observer.trainings.fitted.append(model)
         observer.fitting.append(model)

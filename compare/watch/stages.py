@@ -96,7 +96,7 @@ class StageObserver(Observer):
         original(function, *args, **{**options, "jit_compile": None})
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:
-        if self._data_sets is None or not self._outermost:
+        if self._data_sets is None or not self.outermost:
             return super()._call(original, *args, **options)
         self._data_sets.given = args, options
         try:
@@ -272,7 +272,7 @@ class StageObserver(Observer):
 
     def on_drawn(self, name: str, numbers: Any) -> None:
         """Records random numbers that a step may use; a data set draws its own elsewhere, and in no order."""
-        if self.inside or self._outermost:
+        if self.inside or self.outermost:
             self._record("drawn", {"name": name}, [numbers])
 
     def on_step(self, training: Training) -> None:

@@ -125,6 +125,10 @@ class Training:
         self.move: Any = None
         self.updated.clear()
 
+    def fingerprinter(self) -> Fingerprinter:
+        """What computes the fingerprints of its variables."""
+        return Fingerprinter(strategy_of(self.variables), self.variables)
+
     @property
     def name(self) -> str:
         return "" if self.root is None else str(self.root.name)
