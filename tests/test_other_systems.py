@@ -213,10 +213,18 @@ def test_what_user_code_forks_ends_with_the_process() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
-def test_a_worker_that_waits_for_a_job_ends_with_its_parent() -> None:
+@pytest.mark.parametrize(
+    "number",
+    [
+        "SIGCONT",
+        pytest.param("SIGSTOP", marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends what stops")),
+    ],
+)
+def test_a_worker_that_waits_for_a_job_ends_with_its_parent(number: str) -> None:
     code = (
         "import os, signal\nfrom compare.app import processes\nwith processes.local(1) as executor:\n"
-        "    print(executor.submit(os.getpid).result(), flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)"
+        "    print(worker := executor.submit(os.getpid).result(), flush=True)\n"
+        f"    os.kill(worker, signal.{number})\n    os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=60)
     worker, end = int(done.stdout), time.monotonic() + 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -115,6 +116,7 @@ def local(processes: int, instead: str = "") -> Iterator[Executor]:
     from loky import ProcessPoolExecutor  # noqa: PLC0415 (lazy)
     from loky.backend import resource_tracker as of_loky  # noqa: PLC0415 (lazy)
 
+    by_main = threading.current_thread() is threading.main_thread()
     # Workers are killed, and would leave behind the files that AutoGraph writes for every tf.function.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         with mock.patch.dict(os.environ, SAFE_PATH):  # for what cleans up after the workers, which starts now
@@ -122,7 +124,7 @@ def local(processes: int, instead: str = "") -> Iterator[Executor]:
             of_loky.ensure_running()
         try:
             executor = ProcessPoolExecutor(
-                processes, initializer=_begin_worker, initargs=(os.getpid(), folder), env=SAFE_PATH
+                processes, initializer=_begin_worker, initargs=(os.getpid(), by_main, folder), env=SAFE_PATH
             )
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES):
@@ -140,9 +142,9 @@ def local(processes: int, instead: str = "") -> Iterator[Executor]:
                     wake(pid)
 
 
-def _begin_worker(parent: int, folder: str) -> None:
+def _begin_worker(parent: int, by_main: bool, folder: str) -> None:
     """Makes a folder the one for this process's temporary files, and its own processes find their files as usual."""
-    end_with(parent)  # waiting for a first job it would outlive the parent
+    (end_with if by_main else _watch)(parent)  # waiting for a first job it would outlive the parent
     take_forks_along()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the parent ends the others
     tempfile.tempdir = folder
@@ -210,14 +212,28 @@ def send(pid: int, number: int) -> None:
 def take_forks_along() -> None:
     """Have processes that this one forks, as user code may, end with it."""
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(end_with, os.getpid()))
+        os.register_at_fork(after_in_child=partial(_watch, os.getpid()))
 
 
 _watched: set[int] = set()
 
 
 def end_with(parent: int) -> None:
-    """End this process as soon as its parent has ended, for whatever reason."""
+    """End this process as soon as its parent has ended, for whatever reason, and whatever this one does then.
+
+    The thread that has started it must live as long: to Linux, that is the parent.
+    """
+    if sys.platform == "linux":  # which also ends a stopped process
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, KILL)
+    _watch(parent)
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def _watch(parent: int) -> None:
+    """Ends this process when it has another parent."""
     if parent in _watched or sys.platform == "win32":
         return
     _watched.add(parent)
