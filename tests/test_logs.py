@@ -249,6 +249,36 @@ def test_a_log_without_a_partner_is_said_not_to_be_compared(tmp_path: Path, caps
     assert f"Note: fit, seed 4 ({logs[4]}), {alone}; its loss is nan in epoch 2.\n" in told
 
 
+def test_what_only_one_side_logs_in_an_epoch_is_said_not_to_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = [
+        csv(
+            tmp_path / f"{name}-{i}.csv",
+            {"loss": LOSS[: 2 + more], "val_loss": [0.5, 0.4 + i / 1000, "NA"][: 2 + more]},
+        )
+        for name, more in (("fit", 0), ("loop", 1))
+        for i in range(3)
+    ]
+    assert run(tmp_path, *logs)[0] == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Note: loss of epoch 3: not compared, since fit does not log it there." in said and "val_loss of" not in said
+    assert "agree within the margins in every epoch that both log (3 seeds" in said
+
+
+def test_a_number_that_is_not_finite_on_one_side_says_nothing_of_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = [
+        csv(tmp_path / f"{name}-{i}.csv", {"loss": [first, 0.5], "val_loss": [0.5, 0.4]})
+        for name, first in (("fit", 1.0), ("loop", math.inf))
+        for i in range(3)
+    ]
+    assert run(tmp_path, *logs)[0] == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "loss of epoch 1 is inf with loop and 1.0 with fit; curves only, weights not seen." in said
+
+
 def test_a_margin_is_for_several_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = [*seeds(tmp_path, "fit", 0), *seeds(tmp_path, "loop", 0.2)]
     status, verdict = run(tmp_path, *logs, options=["--margin", "val_loss=0.5"])
@@ -292,12 +322,15 @@ def test_seeds_are_found_in_folders_patterns_and_names(tmp_path: Path) -> None:
             with pytest.raises(RequestError, match=r"^fit has the seeds 0, 1, 2, and loop has one log; "):
                 found(*map(str, each))
     for one, other in (("a/fit", "loop"), ("run1", "run2")):
-        for pattern in ("seed{}", "Seed-{}") if other == "run2" else ("seed{}", "{}", "run-{}", "log{}"):
+        said, others = ("seed{}", "Seed-{}", "seed{}.epoch10"), ("{}", "run-{}", "log{}", "{}.log", "log_({})_final")
+        for pattern in said if other == "run2" else said + others:
             folders = [tmp_path / "alone" / pattern / name for name in (one, other)]
             files = [csv(folder / f"{pattern.format(i)}.csv", {"loss": LOSS}) for folder in folders for i in (0, 1, 2)]
             sides = {folder.name: [0, 1, 2] for folder in folders}
             assert found(*map(str, files)) == found(*map(str, folders)) == sides, (pattern, one)
             assert found(*(f"{folder}/*.csv" for folder in folders)) == sides
+    together = [csv(tmp_path / "flat" / f"{name}_{i}_log.csv", {"loss": LOSS}) for name in five for i in (0, 1, 2)]
+    assert found(*map(str, together)) == {"fit_log": [0, 1, 2], "loop_log": [0, 1, 2]}
     trainings = [csv(tmp_path / f"seed{i}" / f"run{j}.csv", {"loss": LOSS}) for i in (1, 2) for j in (1, 2)]
     assert found(*map(str, trainings)) == {"run1": [1, 2], "run2": [1, 2]}
     unclear = [csv(tmp_path / f"s{i}" / f"run{j}.csv", {"loss": LOSS}) for i in (1, 2) for j in (1, 2)]

@@ -409,12 +409,15 @@ def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
     shuffle = partial(_recorded("shuffle", writer), original, None)
     for each in arguments:
         shuffle(**each) if isinstance(each, dict) else shuffle(*each)
-    traces: Any = [Mock(shuffles=[], fit={"shuffle": True}), Mock(shuffles=writer.shuffles, fit={"shuffle": fit})]
+    of_loop = Mock(shuffles=writer.shuffles, fit={"shuffle": fit}, trained_by="loop")
+    traces: Any = [Mock(shuffles=[], fit={"shuffle": True}, trained_by="fit"), of_loop]
     for keep in ((), ("order",)):
         session: Any = Mock(names=["fit", "loop"], options=Mock(keep=keep))
         said = _shuffles_apart(session, traces)
         assert len(said) == bool(way and not keep)
         assert all(each.endswith(f" are not compared: fit shuffles again in every epoch and {way}") for each in said)
+        by_fit = Mock(shuffles=[], fit={}, trained_by="fit with its own train_step")
+        assert _shuffles_apart(session, [by_fit, of_loop]) == [], "how its fit was called is not known"
 
 
 def test_calls_of_a_data_set_are_recorded_in_one_way(tensorflow: Any) -> None:

@@ -46,6 +46,7 @@ def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
     }
     reference, *candidates = records.values()
     notes = [NOTE, *_notes(sides), *_without_partner(sides), *_paired_by_value(reference, candidates)]
+    notes += _of_one_side(sides) if seeds > 1 else []  # of one log each, the verdict says so
     title = f"{', '.join(names[:-1])} and {names[-1]}: curves only, weights not seen"
     say(console, title, style="bold")
     for note in notes[1:]:
@@ -93,6 +94,28 @@ def _without_partner(sides: Mapping[str, Sequence[Log]]) -> list[str]:
             ]
             what = f"{own}, seed {log.seed} ({shown_path(log.source)})"
             notes.append(f"{what}, has no partner among the logs of {other} and is not compared{''.join(lost[:1])}.")
+    return notes
+
+
+def _of_one_side(sides: Mapping[str, Sequence[Log]]) -> list[str]:
+    """Which numbers that both sides log are not compared in some epochs, since one of them lacks these."""
+
+    def epochs(side: str) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for epoch, numbers in (each for log in sides[side] for each in log.epochs.items()):
+            for metric in numbers:
+                found.setdefault(metric, set()).add(epoch)
+        return found
+
+    reference, *candidates = sides
+    notes = []
+    for own, other in ((side, other) for name in candidates for side, other in ((reference, name), (name, reference))):
+        logged, others = epochs(own), epochs(other)
+        alone = {metric: sorted(logged[metric] - others[metric]) for metric in logged if metric in others}
+        for missing in {tuple(each): None for each in alone.values() if each}:
+            listed = ", ".join(metric for metric, each in alone.items() if tuple(each) == missing)
+            numbered = f"epoch{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+            notes.append(f"{listed} of {numbered}: not compared, since {other} does not log it there.")
     return notes
 
 

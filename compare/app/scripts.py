@@ -214,7 +214,8 @@ def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[st
     for trace in traces:
         again, once = trace.fit.get("shuffle") or any(trace.shuffles), "shuffles once" if trace.shuffles else ""
         ways.append("shuffles again in every epoch" if again else once or "calls no Dataset.shuffle")
-    if ORDER in session.options.keep or ways[0] == ways[1]:
+    unknown = any(trace.trained_by.startswith("fit") and not trace.fit for trace in traces)  # as of a GAN's two models
+    if ORDER in session.options.keep or unknown or ways[0] == ways[1]:
         return []
     how = " and ".join(f"{name} {way}" for name, way in zip(session.names, ways, strict=True))
     return [f"Dataset.shuffle and fit(shuffle=...) do not shuffle here, so the ways to do so are not compared: {how}"]

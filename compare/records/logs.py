@@ -170,16 +170,32 @@ def _with_seeds(logs: Sequence[Log]) -> list[Log]:
     """The logs of one training with their seeds: the numbers in their names, else in their paths, else in order."""
     if len(logs) == 1 or all(log.seed is not None for log in logs):
         return [replace(log, seed=log.seed or 0) for log in logs]
-    for part in (lambda log: log.source.stem, lambda log: str(log.source.parent), lambda log: str(log.source)):
-        numbers = [re.findall(r"\d+", part(log)) for log in logs]
-        if all(numbers) and len({int(each[-1]) for each in numbers}) == len(logs):
-            return [replace(log, seed=int(each[-1])) for log, each in zip(logs, numbers, strict=True)]
+    for numbers in (
+        [found[1] if (found := _number_in(log.source.stem)) else "" for log in logs],
+        [_last_number(log.source.parent) for log in logs],
+        [_last_number(log.source) for log in logs],
+    ):
+        if all(numbers) and len({*map(int, numbers)}) == len(logs):
+            return [replace(log, seed=int(number)) for log, number in zip(logs, numbers, strict=True)]
     return [replace(log, seed=number) for number, log in enumerate(logs)]
 
 
+def _number_in(name: str) -> re.Match[str] | None:
+    """Where the number of a seed is in a log's name: after ``seed`` or ``run``, or else the only one, or at the end."""
+    found = [*re.finditer(r"(?i)[-_. ([]*(?:seed|run)?[-_. ]*(\d+)[])]*", name)]
+    named = [each for each in found if re.search("(?i)seed|run", each[0])]
+    at_end = found if len(found) == 1 else found[-1:] if re.search(r"\d$", name) else []
+    return next(iter(named or at_end), None)
+
+
+def _last_number(path: Path) -> str:
+    return "".join(re.findall(r"\d+", str(path))[-1:])
+
+
 def _without_number(name: str) -> str:
-    """A log's name without its seed: ``fit`` for ``fit-0``, ``fit_seed3`` and ``fit.12``; empty for a seed alone."""
-    return re.sub(r"(?i)[-_. ]*(seed|run)?[-_. ]*\d+$", "", name)
+    """A log's name without its seed: ``fit`` for ``fit-0``, ``fit_seed3`` and ``seed3_fit``; empty for a seed alone."""
+    found = _number_in(name)
+    return name if found is None else f"{name[: found.start()]}{name[found.end() :]}".strip("-_. ")
 
 
 def _is_seed(log: Log) -> bool:

@@ -105,9 +105,10 @@ def _not_finite(comparison: Comparison, reference: str) -> str:
     if number is None or number.values is None or judged != ("alike", DIFFERENT):
         return ""
     of_reference, of_candidate = number.values
+    weights = "the weights agree up to rounding" if comparison.weights_seen else "curves only, weights not seen"
     return (
         f"{number.metric} of epoch {number.epoch} is {of_candidate} with {candidate} and {of_reference} with "
-        f"{reference}; the weights agree up to rounding"
+        f"{reference}; {weights}"
     )
 
 
@@ -253,7 +254,8 @@ def _study(comparison: Comparison, reference: str) -> str:
     if study.reason:
         result = f"the study of seeds is inconclusive: {study.reason}"
     elif study.verdict == "alike":
-        result = f"the metrics agree within the margins in every epoch ({how})"
+        shared = "" if comparison.weights_seen else " that both log"
+        result = f"the metrics agree within the margins in every epoch{shared} ({how})"
     elif study.verdict == "different":
         result = f"the metrics differ by more than the margin: {where} ({how})"
     else:
