@@ -1489,6 +1489,7 @@ def test_the_options_of_the_other_optimizer_are_written_out_where_they_are_known
     for settings, options in (
         ({"learning_rate": [0.2, 0.1], "nesterov": [False, True]}, "learning_rate=0.1, nesterov=True"),
         ({"weight_decay": [0.1, None]}, "weight_decay=None"),
+        ({"weight_decay": [0.1, None], "gradient_accumulation_steps": [None, 4]}, "weight_decay=None"),
         ({"learning_rate.config.decay_rate": [0.5, 0.9]}, ""),
     ):
         written = with_options(ADAM, settings)
@@ -1500,9 +1501,10 @@ def test_the_options_of_the_other_optimizer_are_written_out_where_they_are_known
 
 
 def test_the_rate_that_a_schedule_has_in_one_step_is_not_written_as_a_constant() -> None:
-    def trace(trace: Any, **options: Any) -> Any:
+    def trace(trace: Any, every: int | None = None, **options: Any) -> Any:
         schedule = {"class_name": "ExponentialDecay", "config": options}
-        return replace(trace, optimizers=[{**ADAM, "config": {**ADAM["config"], "learning_rate": schedule}}])
+        config = {**ADAM["config"], "gradient_accumulation_steps": every, "learning_rate": schedule}
+        return replace(trace, optimizers=[{**ADAM, "config": config, "begins": schedule}])
 
     moved = linear_step(rate=0.2)
     for decay, remedy in ((0.5, "tf.keras.optimizers.Adam(schedule, ...)"), (0.9, "# with fit's options")):
@@ -1512,6 +1514,10 @@ def test_the_rate_that_a_schedule_has_in_one_step_is_not_written_as_a_constant()
         (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
         assert cause.id == "optimizer-differs" and remedy in cause.remedy
         assert ("learning_rate.decay_rate" in cause.measurements["settings"]) == (decay == 0.5)
+        assert "set_later" not in cause.measurements, "it is a schedule's on both sides"
+    both = replace(both, traces=(trace(given.traces[0], 4, decay_rate=0.9), traces[1]))
+    (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
+    assert "optimizer.learning_rate = schedule(4 * update + 3)" in cause.remedy
 
 
 def by_hand(moved: CloseUp, *optimizers: str) -> Variant:
@@ -1951,10 +1957,10 @@ def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> No
     rates = {"learning_rate": [0.05, 0.1]}
     assert named(slower, {"clipnorm": 2 * norm}, {}) == [("optimizer-differs", rates)], "no gradient is that long"
     (cause,) = configured(RIGHT, slower, {"clipnorm": 2 * norm}, {"beta_1": 0.8})
-    assert has(cause, unreached={"clipnorm": [None, 2 * norm]})
-    assert cause.remedy.endswith(f", beta_1=0.9, clipnorm={2 * norm!r})"), "it will limit a later step"
+    assert has(cause, others={"beta_1": [0.8, 0.9], "clipnorm": [None, 2 * norm]})
+    assert f"(..., beta_1=0.9, clipnorm={2 * norm!r})\n" in cause.remedy, "it will limit a later step"
     (cause,) = configured(RIGHT, clipping_by_hand(slower), {"clipnorm": 2 * norm}, {})
-    assert not has(cause, unreached={"clipnorm": [None, 2 * norm]}), "the loop limits them by itself"
+    assert not has(cause, others={"clipnorm": [None, 2 * norm]}), "the loop limits them by itself"
     (cause,) = configured(RIGHT, slower, {"learning_rate": 0.1}, {"learning_rate": 0.1})
     assert has(cause, settings=rates, begun=0.1), "it was set later"
     clipping = [("clipping-differs", {"clipnorm": [None, norm / 4]})]
@@ -1977,6 +1983,20 @@ def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> No
     traces = [replace(each, optimizers=[{"class": "Own", "config": {}}]) for each in sides(slower).traces]
     (cause,) = name_causes(locate(RIGHT, slower, [], STEP, NAMES), replace(sides(slower), traces=tuple(traces)))
     assert has(cause, settings=rates), "its configuration has no learning rate"
+
+
+@pytest.mark.parametrize(("part", "leads"), [(0.04, True), (0.1, False)])
+def test_a_rate_that_explains_an_update_leads_the_settings(part: float, leads: bool) -> None:
+    """But for a part of what it explains, which the others may explain; both are written into the remedy."""
+    slower = linear_step(rate=0.05)
+    apart = (b - a for a, b in zip(slower.after[STEP], RIGHT.after[STEP], strict=True))
+    weights = [a + part * each for a, each in zip(slower.after[STEP], apart, strict=True)]
+    slower = replace(slower, after={**slower.after, STEP: weights})
+    rate, others = {"learning_rate": [0.05, 0.1]}, {"epsilon": [1e-8, 1e-7], "gradient_accumulation_steps": [None, 4]}
+    made = [{name: each[i] for name, each in (rate | others).items()} for i in (1, 0)]
+    (cause,) = configured(RIGHT, slower, *made)
+    assert has(cause, **({"settings": rate, "others": others} if leads else {"settings": rate | others}))
+    assert cause.remedy.endswith("(..., learning_rate=0.1, epsilon=1e-07)")
 
 
 def test_a_rate_in_another_precision_is_a_cause_if_it_explains_the_update() -> None:

@@ -149,8 +149,9 @@ SIDES = {"side": "loop", "other": "fit"}
     ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": [0.2, 0.1]}, "at_step": 2},
      "step 2: loop's Adam has learning_rate=0.2 instead of 0.1"),
     ("script-settings",
-     {"optimizer": "SGD", "settings": {"momentum": [0.5, 0.9]}, "unreached": {"clipnorm": [None, 3.0]}},
-     "loop's SGD has momentum=0.5 instead of 0.9; and clipnorm=None instead of 3, which limits nothing in this step"),
+     {"optimizer": "Adam", "settings": {"learning_rate": [0.2, 0.1]}, "others": {"epsilon": [1e-8, 1e-7]}},
+     "loop's Adam has learning_rate=0.2 instead of 0.1; also epsilon=1e-08 instead of 1e-07, which alone would hardly "
+     "change this step"),
     ("layer-settings",
      {"layer": "Dense dense", "settings": {"kernel_regularizer": [{"class_name": "L2", "config": {"l2": 0.01}}, None]}},
      "loop's Dense dense has kernel_regularizer=L2(l2=0.01) instead of None"),

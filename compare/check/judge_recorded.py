@@ -17,7 +17,14 @@ from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
 from compare.check.causes.data_recorded import operation_of
 from compare.check.causes.optimizer import TAKEN
-from compare.check.causes.optimizer_recorded import RESTORES, SET_WEIGHTS, acting, begins_with, kind_of_setting
+from compare.check.causes.optimizer_recorded import (
+    OF_GRADIENTS,
+    RESTORES,
+    SET_WEIGHTS,
+    acting,
+    begins_with,
+    kind_of_setting,
+)
 from compare.check.measurement import Measurement
 from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe
 from compare.check.recorded import (
@@ -52,10 +59,6 @@ from compare.records import Variable
 from compare.verdict.exact import without_counterpart
 from compare.verdict.findings import Finding, Source
 from compare.watch.trace import Trace
-
-OF_GRADIENTS = ("gradient_accumulation_steps", "loss_scale_factor")
-"""Options of an optimizer by which it takes other gradients, so that steps are not the same."""
-
 
 OF_SETTINGS = ("script-optimizer", "script-schedule", "script-settings")
 """What is seen of an optimizer whatever gradients it is given."""

@@ -88,14 +88,15 @@ def _value(setting: Any) -> str:
 
 
 def _script_settings(
-    *, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], variables: Sequence[str] = (), **more: Any
+    *, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], variables: Sequence[str] = (), **q: Any
 ) -> str:
-    shown, unreached = (
+    shown, others = (
         ", ".join(f"{key}={_value(own)} instead of {_value(right)}" for key, (own, right) in each.items())
-        for each in (settings, more.get("unreached", {}))
+        for each in (settings, q.get("others", {}))
     )
-    besides = f"; and {unreached}, which limits nothing in this step" if unreached else ""
-    return f"{side}'s {optimizer} has {shown}{f' for {some(list(variables))}' if variables else ''}{besides}"
+    of = f" for {some(list(variables))}" if variables else ""
+    also = f"; also {others}, which alone would hardly change this step" if others else ""
+    return f"{side}'s {optimizer} has {shown}{of}{also}"
 
 
 def _script_by_hand(*, side: str, other: str, optimizers: Sequence[str], rates: Sequence[float], **_: Any) -> str:

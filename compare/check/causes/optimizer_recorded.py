@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from compare.check.causes.base import Measurement, Variant
-from compare.check.recipe import multiple
+from compare.check.recipe import multiple, norm_of
 from compare.check.recorded import (
     A_RATE,
     CLOSE,
+    SMALL,
     both_gradients,
     clip_alike,
     clipping_of,
@@ -72,24 +73,39 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
     if limits and clipping and not clips and not clip_alike(sides, own=True):
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
         return "clipping-differs", Variant({}, seen, remedy=with_options(right, clipping))
-    begun, update = None, located.of(UPDATE)
+    begun, update, others = None, located.of(UPDATE), dict[str, Any]()
     as_apart = not settings and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
     if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
         begun = _begun(right) if _begun(right) == _begun(other) else None
         digits = 6 if apart > CLOSE else 10
         now = {"learning_rate": [float(f"{rate:.{digits}g}") for rate in reversed(rates)]}
-        settings = now | of_schedule | settings
+        others = settings if located.stage == UPDATE and _is_of_rate(sides, rates) else {}
+        settings = now | of_schedule | ({} if others else settings)
     if settings:
         seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
-        unreached = clipping if limits and not limited else {}
-        seen = seen.but(unreached=unreached) if unreached else seen
+        others = others | (clipping if limits and not limited else {})  # which has limited nothing yet
+        seen = seen.but(others=others) if others else seen
         if list(settings) == ["learning_rate"] and (later := _set_later(other, rates[1], begun)):
-            return "optimizer-differs", Variant({}, seen.but(**later), remedy=SET_ALIKE, called=None)
+            remedy = "\n".join(filter(None, (with_options(right, others), SET_ALIKE)))
+            return "optimizer-differs", Variant({}, seen.but(**later), remedy=remedy, called=None)
         known = not variables and not isinstance(begun, Mapping)  # one schedule may be at other steps
-        return "optimizer-differs", Variant({}, seen, remedy=with_options(right, settings | unreached) if known else "")
+        own, every = others.get(OF_GRADIENTS[0], (None, None))
+        in_micro_batches = every and not own and isinstance(a.get("learning_rate"), Mapping) and not of_schedule
+        remedy = with_options(right, settings | others) if known else ""
+        remedy = OF_MICRO_BATCHES.format(every, every - 1) if in_micro_batches else remedy
+        return "optimizer-differs", Variant({}, seen, remedy=remedy)
     again = made_again(sides)
     counted = Variant({}, again) if again else _counted_without_data(sides)
     return ("optimizer-differs", counted) if counted else None
+
+
+def _is_of_rate(sides: Sides, rates: tuple[float | None, float | None]) -> bool:
+    """Whether another rate alone explains another update, but for a small part."""
+    right, other = (changes_of(each, sides.step) for each in (sides.right, sides.other))
+    trained = [i for i in gradients_of(sides.right, sides.step) if i in right and i in other]
+    factor = (rates[1] or 0.0) / (rates[0] or np.inf)
+    apart, rest = (norm_of([other[i] - times * right[i] for i in trained]) for times in (1.0, factor))
+    return rest <= SMALL * apart
 
 
 def _without_schedule(
@@ -108,12 +124,12 @@ def _without_schedule(
 
 def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]) -> str:
     """An optimizer with the options of another one; empty where more is to be done than to write them."""
-    given = {name: value for name, (_, value) in settings.items()}
+    given = {name: value for name, (_, value) in settings.items() if name not in OF_GRADIENTS}
     if right["config"].get("use_ema"):
         return ""
     if "learning_rate" in given and isinstance(right["config"].get("learning_rate"), Mapping):
         return f"optimizer = {class_of(right)}(schedule, ...)  # with the schedule of the other script's optimizer"
-    if not all(map(str.isidentifier, given)):
+    if not given or not all(map(str.isidentifier, given)):
         return ""
     options = ", ".join(f"{name}={value!r}" for name, value in given.items())
     return f"optimizer = {class_of(right)}(..., {options})"
@@ -152,7 +168,8 @@ def _set_later(optimizer: Mapping[str, Any], rate: float | None, begun: Any) -> 
     """What says that the script sets the rate of an optimizer that it has made with another: both do, or it alone."""
     if isinstance(begun, float):
         return {"begun": begun}
-    return {"set_later": _begun(optimizer)} if optimizer.get("begins") and not begins_with(rate, optimizer) else {}
+    constant = optimizer.get("begins") and not isinstance(_begun(optimizer), Mapping)
+    return {"set_later": _begun(optimizer)} if constant and not begins_with(rate, optimizer) else {}
 
 
 def _begun(optimizer: Mapping[str, Any]) -> Any:
@@ -319,9 +336,15 @@ OF_KERAS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(NOTHING, ()),
 }
 """What each of Keras's callbacks does to a training."""
+OF_GRADIENTS = ("gradient_accumulation_steps", "loss_scale_factor")
+"""Options of an optimizer by which it takes other gradients, so that steps are not the same."""
 WITH_MOMENTUM = (
     "velocity.assign({momentum:g} * velocity - learning_rate * gradient)  # one for each variable, 0 at first\n"
     "variable.assign_add(velocity)"
+)
+OF_MICRO_BATCHES = (
+    "# the other schedule counts micro-batches; make the optimizer with a constant rate, and before each update set:\n"
+    "optimizer.learning_rate = schedule({} * update + {})  # update is counted from 0"
 )
 AS_SCHEDULED = "optimizer.learning_rate = schedule(optimizer.iterations)  # before each step, as fit's schedule does"
 SET_ALIKE = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
