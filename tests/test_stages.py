@@ -467,6 +467,13 @@ def test_calls_that_only_one_side_makes_are_a_hint_where_examples_differ() -> No
     arrays = replace(arrays, close_ups=(linear_step(), unknown))
     (not_seen, split) = hints(located(unknown), arrays)
     assert (not_seen["kind"], split) == ("unknown-examples", hint("split-off", side="fit", share=0.25))
+    ending = replace(arrays, step=1, traces=(replace(fit, fit={"ends_epochs": "Batches"}), replace(loop, calls=[])))
+    found = [each for each in hints(located(unknown), ending) if each["kind"] == "epoch-ended-first"]
+    assert found == [hint("epoch-ended-first", side="fit", data="Batches")]
+    both_end = tuple(replace(each, fit={"ends_epochs": "Batches"}) for each in ending.traces)
+    assert not any(
+        each["kind"] == "epoch-ended-first" for each in hints(located(unknown), replace(ending, traces=both_end))
+    )
 
 
 @pytest.mark.parametrize(

@@ -242,8 +242,11 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     if unknown := len(set(other) - all_rows(sides.right)):
         numbers = {"examples": unknown, "of": len(other), "first": min(steps), "last": max(steps)}
         yield sides.named(Measurement.of("unknown-examples", **numbers), by_right=True)
+    traces = ((sides.right_name, sides.right_trace.fit), (sides.other_name, sides.other_trace.fit))
+    ending = [(name, fit["ends_epochs"]) for name, fit in traces if "ends_epochs" in fit]
+    if len(ending) == 1 and min(steps, default=0) == 1:
+        yield Measurement.of("epoch-ended-first", side=ending[0][0], data=ending[0][1])
     if unknown or has_unknown_pairs(sides, steps):
-        traces = ((sides.right_name, sides.right_trace.fit), (sides.other_name, sides.other_trace.fit))
         split = [(name, float(fit["validation_split"])) for name, fit in traces if fit.get("validation_split")]
         if len(split) == 1:
             yield Measurement.of("split-off", side=split[0][0], share=split[0][1])

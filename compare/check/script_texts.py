@@ -268,6 +268,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "unknown-examples": "{side} was not seen to have {examples:,} of the {of:,} examples that {other} has in "
     "steps {first:,} to {last:,}",
     "split-off": "{side} keeps the last {share:.0%} of its examples for validation (validation_split={share:g})",
+    "epoch-ended-first": "in {side}, fit calls {data}.on_epoch_end before its first epoch, too, as Keras 3 does; "
+    "to have the same examples, a loop has to call it there as well",
     "reordered": "both see the same {examples:,} examples in this epoch, in another order; to compare the rest, leave "
     "out what a script shuffles by itself, as with NumPy",
     "predictions-as-labels": "{side} gives its loss the predictions as y_true: a loss takes the labels first, then the "
