@@ -1777,6 +1777,10 @@ def test_a_vector_of_losses_is_summed_by_the_side_that_has_it() -> None:
     positions = changed(vector, "loss", lambda e: replace(e, arrays=[np.full((8, 10), LOSS), np.float64(PENALTY)]))
     (cause,) = found_causes(RIGHT, positions)
     assert (cause.id, cause.side) == ("loss-summed", "loop") and has(cause, losses=80, summing="loop")
+    of_four = [np.full(4, LOSS), np.float64(PENALTY)]
+    micro_batches = changed(vector, "loss", lambda event: [replace(event, arrays=of_four)] * 2)
+    (cause,) = found_causes(RIGHT, micro_batches)
+    assert (cause.id, cause.side) == ("loss-summed", "loop") and has(cause, kind="script-losses-summed", losses=4)
     assert accused(with_loss(linear_step(gradient=8), 8 * LOSS), RIGHT) == [], "the loss of fit has no more than one"
     assert accused(vector, with_loss(RIGHT, 1.001 * LOSS)) == []
 

@@ -63,9 +63,9 @@ def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> N
         facts["class_weight"] = options.get("class_weight") is not None
         ordered = isinstance(options.get("x"), tf.data.Dataset) or hasattr(options.get("x"), "__next__")
         facts["shuffle"] = bool(options.get("shuffle", True)) and not ordered
-        data, base = type(options.get("x")), getattr(keras.utils, "PyDataset", None)
-        if base and issubclass(data, base) and data.on_epoch_end is not base.on_epoch_end:
-            facts["ends_epochs"] = data.__name__
+        data, base = options.get("x"), getattr(keras.utils, "PyDataset", None)
+        if base and isinstance(data, base) and type(data).on_epoch_end is not base.on_epoch_end:
+            facts["ends_epochs"] = type(data).__name__
         callbacks = options.get("callbacks") or []
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
