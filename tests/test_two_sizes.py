@@ -210,9 +210,12 @@ def test_the_first_size_is_kept_if_the_second_cannot_be_compared(
     assert (tmp_path / "sizes" / f"{sizes[0]}-replica{'s' * (sizes[0] > 1)}" / "verdict.json").is_file()
 
 
+@pytest.mark.parametrize("divisor", [1, 4])
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("seen", [(StageValues("loss", True, 0.0, 0.0),), ()])
-def test_gradients_that_are_never_set_back_are_said(kept: bool, seen: tuple[StageValues, ...]) -> None:
+def test_gradients_that_are_never_set_back_are_said(
+    divisor: int, kept: bool, seen: tuple[StageValues, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def made(*gradients: tuple[float, float], rounding: float = 0.0) -> CloseUp:
         steps = {}
         for step, (one, two) in enumerate(gradients, start=1):
@@ -222,8 +225,10 @@ def test_gradients_that_are_never_set_back_are_said(kept: bool, seen: tuple[Stag
             steps[step] = [Event("gradients", 0, info, arrays), Event("sketch", 0, info, sketched)]
         return CloseUp(steps)
 
+    monkeypatch.setattr("compare.check.hints.parts_of_step", lambda sides: [1, divisor])
     # Of the third variable, all is rounding.
-    right, other = made((1.0, 2.0), (3.0, 1.0)), made((1.0, 2.0), (4.0, 3.0 if kept else 3.1), rounding=1e-9)
+    second = 3.0 + 1.0 / divisor, (1.0 if kept else 1.1) + 2.0 / divisor
+    right, other = made((1.0, 2.0), (3.0, 1.0)), made((1.0, 2.0), second, rounding=1e-9)
     both = replace(sides(RIGHT), close_ups=(right, other), step=2)
     located = Located(2, "gradients", stages=seen)
     found = hints(located, both)

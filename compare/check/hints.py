@@ -340,12 +340,18 @@ def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:
 
 
 def _keeps_gradients(sides: Sides) -> bool:
-    """Whether the gradients are the right ones and those of the step before; sketches add up as gradients do."""
+    """Whether the gradients are the right ones and those of the step before; sketches add up as gradients do.
+
+    If the mean over micro-batches is kept in place of their sum, it is divided by their number once more.
+    """
     sketches = partial(gradients_of, kind="sketch")
     before = sketches(sides.other, sides.step - 1)
     right, now = (sketches(each, sides.step) for each in (sides.right, sides.other))
     return (
         bool(before)
         and right.keys() == now.keys() == before.keys()
-        and equal_gradients(right, {i: now[i] - before[i] for i in now})
+        and any(
+            equal_gradients(right, {i: now[i] - before[i] / parts for i in now})
+            for parts in {1, parts_of_step(sides)[1] or 1}
+        )
     )
