@@ -54,7 +54,7 @@ from compare.records import (
     write_verdict,
 )
 from compare.records import model as records
-from compare.records.logs import read_sides
+from compare.records.log_sides import read_sides
 from compare.records.run_json import read_run
 from compare.reporting import html, page_model, pictures, plots, sentences, svg, tensorboard, terminal, weight_pictures
 from compare.reporting.charts import counts

@@ -18,7 +18,8 @@ import compare
 from compare.app.cli import main
 from compare.errors import RequestError, StorageError
 from compare.records import read_metrics, read_verdict, shortest
-from compare.records.logs import fit_name, read_sides
+from compare.records.log_sides import read_sides
+from compare.records.logs import fit_name
 from compare.reporting import plots, tensorboard
 
 LOSS = [0.9125381708145142, 0.6071239113807678, 0.48823288083076477]  # as Keras's CSVLogger writes float32
@@ -331,6 +332,14 @@ def test_seeds_are_found_in_folders_patterns_and_names(tmp_path: Path) -> None:
             assert found(*(f"{folder}/*.csv" for folder in folders)) == sides
     together = [csv(tmp_path / "flat" / f"{name}_{i}_log.csv", {"loss": LOSS}) for name in five for i in (0, 1, 2)]
     assert found(*map(str, together)) == {"fit_log": [0, 1, 2], "loop_log": [0, 1, 2]}
+    for file in ("train", "0"):
+        above = [
+            csv(tmp_path / "above" / name / f"seed{i}" / f"{file}.csv", {"loss": LOSS}) for name in five for i in (0, 4)
+        ]
+        assert found(*map(str, above)) == {"fit": [0, 4], "loop": [0, 4]}
+    assert len(found(*map(str, above[:2]))) == 2, "two trainings, if there is no other"
+    in_front = [csv(tmp_path / "front" / f"{i}_{name}.csv", {"loss": LOSS}) for i in (0, 1) for name in five]
+    assert found(*map(str, in_front)) == {"fit": [0, 1], "loop": [0, 1]}
     trainings = [csv(tmp_path / f"seed{i}" / f"run{j}.csv", {"loss": LOSS}) for i in (1, 2) for j in (1, 2)]
     assert found(*map(str, trainings)) == {"run1": [1, 2], "run2": [1, 2]}
     unclear = [csv(tmp_path / f"s{i}" / f"run{j}.csv", {"loss": LOSS}) for i in (1, 2) for j in (1, 2)]

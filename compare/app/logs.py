@@ -18,7 +18,8 @@ from compare.modes import Logs
 from compare.naming import margin, refuse_margins, shown_path
 from compare.records import EpochRecord, MetricsFile, Record, step_dtype
 from compare.records.event_files import event_files
-from compare.records.logs import FOLDERS, Log, read_sides
+from compare.records.log_sides import read_sides
+from compare.records.logs import FOLDERS, Log
 from compare.records.metrics_csv import is_float32
 from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.result import Result
