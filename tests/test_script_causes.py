@@ -1766,6 +1766,11 @@ def test_clipping_is_measured_on_each_side() -> None:
     assert "tf.clip_by_norm(each, 0.5)" in remedies("clipping-differs", alone, RIGHT)
     assert configured(RIGHT, alone, {"clipnorm": 0.5}, {}) == [], "fit's optimizer does the same"
     assert configured(RIGHT, both, {"global_clipnorm": 0.5}, {}) == []
+    short = clipping_by_hand(with_gradients(RIGHT, *(0.177579 * each for each in (kernel, bias))))
+    assert configured(RIGHT, short, {"clipnorm": 0.05}, {}) == [], "no limit is such a number"
+    of_rows = changed(short, "gradients", lambda event: replace(event, info={**event.info, "in_rows": [0]}))
+    (cause,) = configured(RIGHT, of_rows, {"clipnorm": 0.05}, {})
+    assert cause.id == "clipping-differs" and has(cause, limited=together, other_clipping={"clipnorm": 0.05})
 
 
 def test_a_vector_of_losses_is_summed_by_the_side_that_has_it() -> None:

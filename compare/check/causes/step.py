@@ -17,6 +17,7 @@ from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, PREDICTIONS, UPDATE, changes_of, gradients_of, loss_of, model_events
 from compare.check.used import SCRIPT
+from compare.watch.seen import CloseUp
 from compare.watch.trace import CLIPPING
 
 if TYPE_CHECKING:
@@ -148,19 +149,25 @@ LIMITED = {
 
 
 def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
-    """A limit that explains one side's gradients of all replicas; that of a norm is a round number, as limits are."""
+    """A limit that explains one side's gradients of all replicas; that of a norm is a round number, as limits are.
+
+    That of rows, as of an embedding, of which one may come several times, need not be one: there a call tells.
+    """
     both = [both_gradients(sides, replica) for replica in (range(sides.replicas) if sides.replicas > 1 else (None,))]
     pairs = [(other, right) for right, other in both if right and other]
     if not pairs or any(a.keys() != b.keys() for a, b in pairs) or clip_alike(sides):
         return
     ways = ((sides.other_name, sides.other_trace), (sides.right_name, sides.right_trace))
+    of_rows = {name for name, each in zip(sides.names, sides.close_ups, strict=True) if _limits_rows(each, sides.step)}
     for ((side, own), (other, others)), each in ((ways, pairs), (ways[::-1], [pair[::-1] for pair in pairs])):
         limits = dict(_limits([([a[i] for i in a], [b[i] for i in a]) for a, b in each]))
         for kind, (limited, code) in LIMITED.items():
             limit = limits.get(kind)
-            if limit is None or (kind != "value" and abs(limit - float(f"{limit:.2g}")) > 1e-4 * limit):
+            if limit is None:
                 continue
-            if all(equal_gradients(a, Clip(kind, limit).of_variables(b)) for a, b in each):
+            usual = kind == "value" or abs(limit - float(f"{limit:.2g}")) <= 1e-4 * limit
+            explains = usual or (kind == "global" and side in of_rows)
+            if explains and all(equal_gradients(a, Clip(kind, limit).of_variables(b)) for a, b in each):
                 clipping = {"clipping": clipping_of(own), "other_clipping": clipping_of(others)}
                 quantities = {"limited": limited, "limit": limit, "replicas": sides.replicas, **clipping}
                 remedy = f"gradients = {code.format(limit)}  # before they are applied"
@@ -171,6 +178,12 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
                 seen = Measurement.of("script-limits", side=side, other=other, **quantities)
                 yield Variant({}, seen, measured=True, remedy=remedy)
                 return
+
+
+def _limits_rows(close_up: CloseUp, step: int) -> bool:
+    """Whether a side calls a function that limits gradients, of which some are rows."""
+    gradients = close_up.of(step, "gradients")
+    return bool(close_up.of(step, "clip")) and any(event.info.get("in_rows") for event in gradients)
 
 
 def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
