@@ -63,7 +63,7 @@ from compare.reporting.page_tables import repeat_command
 from compare.reporting.run_files import RunFiles
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.exact import compare_records, paired_steps
-from compare.verdict.findings import Source
+from compare.verdict.findings import Finding, Source
 from compare.verdict.model import Comparison, Difference, Failure, MetricGap, Reporting, Training, Verdict
 from scripts.pages import traps
 
@@ -252,6 +252,16 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     assert sentences.unreported(nothing, "run") == sentences.unreported(same, "logs") == ""
 
 
+def test_a_named_mistake_of_a_script_may_hide_another_one() -> None:
+    cause = Finding("loss-summed", "training", "loop", "evidence", "remedy")
+    named = Comparison("loop", Training("different", None, Difference(1, 1), 1), Reporting(None, {}), causes=(cause,))
+    alike = dataclasses.replace(named, training=Training("alike", None, None, 1))
+    only_numbers = dataclasses.replace(named, causes=(dataclasses.replace(cause, id="metrics-not-reset"),))
+    assert "may hide another one: run this again" in terminal.as_text(Verdict.of("fit", [named], scope="scripts"))
+    for judged, scope in ((named, "run"), (alike, "scripts"), (only_numbers, "scripts")):
+        assert sentences.more_may_follow(judged, scope) == ""
+
+
 def test_of_two_scripts_both_are_listed_with_the_costs_that_are_known(tmp_path: Path) -> None:
     record(tmp_path / "run", "fit", rate=np.nan)
     record(tmp_path / "run", "loop", rate=np.nan, seconds=np.nan)
@@ -260,7 +270,7 @@ def test_of_two_scripts_both_are_listed_with_the_costs_that_are_known(tmp_path: 
     assert [row[1:] for row in page.rows if row[0] == "loop" and "unknown" in row] == [
         ["not measured", *["unknown"] * 2]
     ]
-    assert "the epochs of loop could not be timed" in page.text and "Peak memory is" not in page.text
+    assert "when epochs of loop begin and end is not known" in page.text and "Peak memory is" not in page.text
 
 
 def test_a_comparison_of_scripts_that_failed_is_listed_with_the_error_and_its_log(tmp_path: Path) -> None:

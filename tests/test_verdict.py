@@ -38,7 +38,7 @@ from compare.reporting import sentences
 from compare.reporting.sentences import sentence, where
 from compare.verdict.evidence import with_noise
 from compare.verdict.exact import _lacking, compare_records, noise_start, paired_steps, rests, within_rounding
-from compare.verdict.judge import Pair, Recorded, judge
+from compare.verdict.judge import Pair, Recorded, _with_variables, judge
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training, Verdict
 from compare.verdict.outcomes import EXIT_STATUS, FROM_BEST, worst
 from compare.verdict.rounding import measure, twin_name
@@ -630,6 +630,23 @@ def test_weights_that_only_rounding_moves_are_named(train: Train, kernel: float,
     assert ("most of it is in dense/kernel, which rounding alone moves" in sentence(comparison, "fit")) == bool(moves)
     few = trained("loop", 1e-6, 1e-5)
     assert with_noise(compare_records(fit, few), fit, few, [twin]).training.noise.moves == ()  # type: ignore[union-attr]
+
+
+def test_the_variables_are_those_that_differ_where_more_than_rounding_begins(train: Train) -> None:
+    fit = train("fit")
+    loop = train("loop", edits={(1, 1): add(1e-6), (2, 1): add(0.5, variable=1)})
+    exactly = compare_records(fit, loop)
+    assert [each.name for each in exactly.training.differing_variables] == ["dense/kernel"]
+    pair = Pair(fit, loop, fit, exactly)
+    for first, names in (
+        (Difference(2, 1, equal_before=False), ["dense/kernel", "dense/bias"]),
+        (Difference(2, 1), ["dense/kernel"]),  # nothing differs before
+        (Difference(1, 3, equal_before=False, weights=Difference(2, 1)), ["dense/kernel", "dense/bias"]),
+        (Difference(9, 1, equal_before=False), ["dense/kernel"]),  # which was not seen
+    ):
+        located = replace(exactly, training=replace(exactly.training, first_difference=first))
+        found = _with_variables(located, pair).training.differing_variables
+        assert [each.name for each in found] == names, first
 
 
 def test_a_loud_twins_gap_counts_by_as_much_less_as_it_was_moved_more(train: Train) -> None:

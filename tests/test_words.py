@@ -146,6 +146,8 @@ SIDES = {"side": "loop", "other": "fit"}
      "loop subtracts 0.1 times the gradient (SGD), fit adds 0.1 times (by hand)"),
     ("script-without-momentum", {"optimizer": "SGD", "momentum": 0.9, "rate": 0.05},
      "loop subtracts 0.05 times the gradient (by hand), without the momentum of fit's SGD, which is 0.9"),
+    ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": [0.2, 0.1]}, "at_step": 9, "at_end": True},
+     "by step 9: loop's Adam has learning_rate=0.2 instead of 0.1"),
     ("epoch-ended-first", {"side": "fit", "data": "Batches"},
      "in fit, fit calls Batches.on_epoch_end before its first epoch, too, as Keras 3 does; to have the same "
      "examples, a loop has to call it there as well"),

@@ -150,7 +150,10 @@ def name_settings(located: Located, sides: Sides, named: Collection[str] = ()) -
     scheduled = isinstance(schedules[0], dict) and schedules[0] == schedules[1]
     if (scheduled and list(settings) == [RATE]) or not settings.keys().isdisjoint(OF_GRADIENTS):
         return []
-    return _findings(at, Located(at.step, UPDATE), [(CATALOGUE[found[0]], found[1])])
+    id, variant = found
+    if at.step != sides.step:  # only seen there: it may differ since an earlier one
+        variant = replace(variant, evidence=variant.evidence.but(at_end=True))
+    return _findings(at, Located(at.step, UPDATE), [(CATALOGUE[id], variant)])
 
 
 def _of_later(located: Located, sides: Sides) -> list[Finding]:

@@ -51,7 +51,9 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "begun": lambda text, q: f"{text}; both begin with {shortest(q['begun'])}, and the rate is set later",
     "set_later": lambda text, q: f"{text}; it begins with {shortest(q['set_later'])}, and the rate is set later",
     "beside": lambda text, q: f"{text}; with {q['beside']} this gives it",
-    "at_step": lambda text, q: f"step {q['at_step']:,}{_in_epoch(*q.get('at_place', ()))}: {text}",
+    "at_step": lambda text, q: (
+        f"{'by ' * bool(q.get('at_end'))}step {q['at_step']:,}{_in_epoch(*q.get('at_place', ()))}: {text}"
+    ),
 }
 """What quantities that any measurement may have add to its sentence, in this order."""
 

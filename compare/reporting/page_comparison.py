@@ -16,6 +16,7 @@ from compare.reporting.numbers import differing_numbers
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import (
     advice_on_numbers,
+    more_may_follow,
     of_numbers,
     only_of_reporting,
     silent,
@@ -51,6 +52,7 @@ def comparison_view(entry: Comparison, said: str, files: RunFiles, stories: str)
         "numbers": differing_numbers(entry.reporting.metrics) if advice else "",
         "advice": advice,
         "only_of_reporting": only_of_reporting(entry),
+        "hides": more_may_follow(entry, files.scope),
         "reason": training.reason if entry.weights_seen else "",  # else it is in the sentence
         "before": _before(first, alone=any(each.alone for each in entry.not_finite)),
         "equal_before": first is None or first.equal_before,
@@ -180,7 +182,8 @@ def _weights(entry: Comparison, files: RunFiles) -> str:
     batch = _short_batch(first.step, files)
     gaps = [(variable.gap, variable.name) for variable in training.differing_variables if variable.gap is not None]
     most = max(gaps, key=lambda each: each[0], default=None)
-    text = f"The weights first differ after {where}{batch}"
+    more = "first differ" if first.equal_before else "differ by more than rounding"
+    text = f"The weights {more} after {where}{batch}"
     if most is not None:
         text += f"; there {most[1]} differs most, by {most[0]:.2g} (Euclidean norm)"
     return f"{text}."

@@ -239,7 +239,7 @@ def _costs(costs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     if not any(row["epoch"] for row in costs):
         return "Not compared", "too few epochs for times that can be compared"
     if untimed := [row["name"] for row in costs if not row["epoch"]]:
-        return "Not compared", f"the epochs of {' and '.join(untimed)} could not be timed"
+        return "Not compared", f"when epochs of {' and '.join(untimed)} begin and end is not known"
     return ", ".join(f"{row['name']} {row['epoch']}" for row in costs), "per epoch"
 
 

@@ -295,6 +295,13 @@ def causes(comparison: Comparison) -> list[str]:
     )
 
 
+def more_may_follow(comparison: Comparison, scope: str) -> str:
+    """That a mistake of a script may hide another one; empty where none is named in its training."""
+    named = any(not of_numbers(comparison, cause) for cause in comparison.causes)
+    different = scope == "scripts" and comparison.training.verdict == DIFFERENT
+    return "A mistake may hide another one: run this again once it is mended" if different and named else ""
+
+
 def of_numbers(comparison: Comparison, cause: Finding) -> bool:
     """Whether weights differ, and a cause is one of reported numbers."""
     known = CATALOGUE.get(cause.id)

@@ -24,6 +24,7 @@ from compare.reporting.live import UNLIMITED, live_line, progress_line
 from compare.reporting.sentences import (
     causes,
     misnamed,
+    more_may_follow,
     only_of_reporting,
     sentence,
     silent,
@@ -309,7 +310,8 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
             tell(console, text, "yellow", head="Warning: ")
         if text := warning(each, verdict.reference):
             tell(console, text + ".", "bold red", head="WARNING: ")
-        lines = [*causes(each), *(f"{text}." for text in [unreported(each, verdict.scope)] if text)]
+        hints = more_may_follow(each, verdict.scope), unreported(each, verdict.scope)
+        lines = [*causes(each), *(f"{text}." for text in hints if text)]
         if verbose:
             lines += [
                 f"  differs at that step: {one.name}"

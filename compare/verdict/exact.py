@@ -159,14 +159,24 @@ def _first_difference(
             at = int(differing.any(axis=1).argmax())
             place = place_of(part[at])
             before = place_of(part[at - 1]) if at else before
-            gaps = variable_norms(expected[at]["projections"], actual[at]["projections"])
-            variables = tuple(
-                DifferingVariable(reference.variables[i].name, float(gaps[i]) if np.isfinite(gaps[i]) else None)
-                for i in np.flatnonzero(differing[at])
+            return replace(_difference(place), since_step=since(before, place)), differing_at(
+                reference, candidate, place
             )
-            return replace(_difference(place), since_step=since(before, place)), variables
         before = place_of(part[-1])
     return None
+
+
+def differing_at(reference: Record, candidate: Record, place: Place) -> tuple[DifferingVariable, ...]:
+    """The variables that differ at a place, with their estimated gaps; none where one side has no such place."""
+    key = np.array([in_time(place)])
+    if not (reference.has(key).all() and candidate.has(key).all()):
+        return ()
+    expected, actual = reference.at(key), candidate.at(key)
+    gaps = variable_norms(expected["projections"], actual["projections"])[0]
+    return tuple(
+        DifferingVariable(reference.variables[i].name, float(gaps[i]) if np.isfinite(gaps[i]) else None)
+        for i in np.flatnonzero(_differing(expected, actual)[0])
+    )
 
 
 def compare_reporting(reference: Record, candidate: Record, training: Training) -> Reporting:

@@ -14,7 +14,15 @@ from compare.records.codec import decode
 from compare.records.run_json import INTERRUPTED, UNEXPLAINED, RunJson
 from compare.strategy_specs import SPECS
 from compare.verdict.evidence import with_noise, with_study
-from compare.verdict.exact import beyond_rounding, compare_records, noise_start, paired_steps, rests, within_rounding
+from compare.verdict.exact import (
+    beyond_rounding,
+    compare_records,
+    differing_at,
+    noise_start,
+    paired_steps,
+    rests,
+    within_rounding,
+)
 from compare.verdict.float64 import distances
 from compare.verdict.model import (
     Comparison,
@@ -224,7 +232,7 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
         found = comparison
         if pair.trained:
             if scripts:
-                found = with_located(found, pair.checked)
+                found = _with_variables(with_located(found, pair.checked), pair)
                 if interrupted and pair.noise_start is not None and found.training.verdict == DIFFERENT:
                     found = found.undecided(UNMEASURED)
             if run.status == INTERRUPTED:
@@ -259,6 +267,17 @@ def _with_check(comparison: Comparison, checked: Comparison | None, *, scripts: 
         return found
     at = None if scripts else checked.training.first_difference
     return replace(found, stages=checked.stages, stages_at=at)
+
+
+def _with_variables(comparison: Comparison, pair: Pair) -> Comparison:
+    """The comparison with the variables that differ where the difference begins, where only rounding precedes it."""
+    first = comparison.training.first_difference
+    if first is None or first.step is None or first.equal_before:
+        return comparison
+    place = first.weights or first
+    variables = differing_at(pair.reference, pair.candidate, (place.epoch, place.step or INITIAL))
+    variables = variables or comparison.training.differing_variables
+    return replace(comparison, training=replace(comparison.training, differing_variables=variables))
 
 
 def _so_far(pair: Pair, epochs: int | None) -> SoFar | None:

@@ -136,7 +136,7 @@ def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
 
 OF_CLASSES = (
     "sample_weight = tf.gather(class_weights, y)  # one per class; times the data's own weights, if any\n"
-    "per_example = loss_object.call(y, predictions) * sample_weight"
+    "per_example = loss_object.call(y, predictions) * sample_weight  # divided by their number, not by the weights' sum"
 )
 
 
