@@ -2008,6 +2008,48 @@ def test_a_rate_that_explains_an_update_leads_the_settings(part: float, leads: b
     assert cause.remedy.endswith("(..., learning_rate=0.1, epsilon=1e-07)")
 
 
+def test_what_seems_to_differ_before_an_equal_loss_is_another_tensor() -> None:
+    """As where fit trains on one output of a model, and the loop's model gives another one first."""
+    kernel, bias = gradients(RIGHT)
+    features = changed(RIGHT, "predictions", lambda event: replace(event, arrays=[each + 1 for each in event.arrays]))
+    found = locate(RIGHT, with_gradients(features, kernel, 0 * bias), [], STEP, NAMES)
+    assert found.stage == "gradients" and found.of("predictions") == StageValues("predictions", None)
+    (cause,) = name_causes(
+        found, replace(sides(features), close_ups=(RIGHT, with_gradients(features, kernel, 0 * bias)))
+    )
+    assert cause.id == "variables-not-trained"
+    other_loss = with_loss(with_gradients(features, kernel, 0 * bias), 2 * LOSS)
+    assert locate(RIGHT, other_loss, [], STEP, NAMES).stage == "predictions"
+
+
+@pytest.mark.parametrize(("model", "stage"), [("inner", "loss"), ("", "predictions")])
+def test_the_output_of_a_part_of_the_model_is_not_compared_with_that_of_the_whole(model: str, stage: str) -> None:
+    """All layers agree, so the two may be different tensors; of one model they are not."""
+    other = with_loss(OFF, 2 * LOSS)
+    for kind in ("predictions", "inputs"):
+        other = changed(other, kind, lambda e: replace(e, info=e.info | ({"model": model} if model else {})))
+    other = changed(other, "predictions", lambda event: replace(event, arrays=[each + 1 for each in event.arrays]))
+    layers = [event for event in RIGHT.steps[STEP] if event.kind == "layer"]
+    other = changed(other, "layer", lambda event: layers.pop(0))
+    assert locate(RIGHT, other, [], STEP, NAMES).stage == stage
+
+
+def test_inputs_of_the_last_layers_are_not_compared_with_those_of_all() -> None:
+    """As where one side augments images in its model, and the other does so before it calls the rest."""
+
+    def augmented(event: Event) -> Event:
+        arrays = [0.9 * each for each in event.arrays]
+        return replace(event, arrays=arrays, rows=tuple(row_hashes(arrays)))
+
+    other = changed(with_loss(OFF, 2 * LOSS), "inputs", augmented)
+    assert locate(RIGHT, other, [], STEP, NAMES).stage == "inputs"
+    flip = Event("layer", 0, {"name": "flip", "class": "RandomFlip"}, [np.zeros(1)])
+    first = next(event for event in RIGHT.steps[STEP] if event.kind == "layer")
+    whole = changed(RIGHT, "layer", lambda event: [flip, event] if event is first else event)
+    found = locate(whole, other, [], STEP, NAMES)
+    assert found.stage == "loss" and found.of("inputs") == StageValues("inputs", None)
+
+
 def test_a_rate_in_another_precision_is_a_cause_if_it_explains_the_update() -> None:
     close = linear_step(rate=0.1 * (1 + 5e-6))
     (cause,) = configured(RIGHT, close, {}, {})

@@ -140,10 +140,19 @@ def inputs_of(at: Step) -> StageValues:
     gap = 0.0
     if sorted(rows[0]) != sorted(rows[1]):
         gap = relative_gap(*numbers) if numbers[0].size else 1.0  # text
+    if gap and _is_last_part(at):
+        return StageValues(INPUTS, None)  # of a model and of what it gives to the rest of it, as once it is augmented
     shown = [_range(each) for each in numbers]
     if any(shown):  # of text, there is nothing to show
         shown = [each or "no values" for each in shown]
     return StageValues(INPUTS, gap, FEW_ROUNDINGS, shown[0], shown[1])
+
+
+def _is_last_part(at: Step) -> bool:
+    """Whether one side calls a model that is only the last layers of the other's."""
+    called = at.of(lambda each, step: [event.info["class"] for event in each.of(step, "layer")])
+    few, many = sorted(called[:2], key=len)
+    return 0 < len(few) < len(many) and many[-len(few) :] == few
 
 
 def _joined(events: Sequence[Event]) -> np.ndarray:
@@ -211,11 +220,22 @@ def _outputs_of(
     a, b = joined(reference), joined(candidate)
     gap, noise = gap_and_noise(a, b, [joined(twin) for twin in twins if twin])
     if gap > noise and losses_of(at).equal:  # logits on one side, and on the other what a softmax makes of them
-        for squash, (logits, other) in product(SQUASHING.values(), ((candidate, a), (reference, b))):
-            squashed = [squash(each.astype(np.float64)).ravel() for each in _numbers(logits)]
-            gap = min(gap, relative_gap(np.concatenate(squashed), other))
+        gap = min(gap, _gap_of_squashed(reference, candidate))
     where = _first_layer(at) if gap > noise and not moved else ""
-    return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
+    models = {event.info.get("model") for event in (*reference, *candidate)}
+    if where is None and len(models) > 1 and _gap_of_squashed(reference, candidate) > noise:
+        return StageValues(PREDICTIONS, None)  # one model may be a part of the other, whose output is another tensor
+    return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where or "")
+
+
+def _gap_of_squashed(reference: Sequence[Event], candidate: Sequence[Event]) -> float:
+    """How far one side's outputs are from what a softmax or a sigmoid makes of the other's, whichever is nearer."""
+    pairs = [(_numbers(one), _joined(other)) for one, other in ((candidate, reference), (reference, candidate))]
+    squashed = (
+        (np.concatenate([squash(each.astype(np.float64)).ravel() for each in logits]), other)
+        for squash, (logits, other) in product(SQUASHING.values(), pairs)
+    )
+    return min((relative_gap(*each) for each in squashed if each[0].shape == each[1].shape), default=np.inf)
 
 
 def _in_one(events: Sequence[Event]) -> Sequence[Event]:
@@ -267,8 +287,8 @@ def _by_example(events: Sequence[Event]) -> np.ndarray:
     return np.concatenate([np.hstack([array.reshape(len(array), -1) for array in each]).ravel() for each in arrays])
 
 
-def _first_layer(at: Step) -> str:
-    """The first layer whose output differs, in the order of the reference's calls."""
+def _first_layer(at: Step) -> str | None:
+    """The first layer whose output differs, in the order of the reference's calls; None if those of all agree."""
     counts = at.of(lambda each, step: len(each.of(step, "layer")))
     a, b, also = at.of(partial(_layers, whole=counts[0] != counts[1]))
     for i, (one, other) in enumerate(zip(a, b, strict=False)):
@@ -277,7 +297,7 @@ def _first_layer(at: Step) -> str:
         gap, noise = gap_and_noise(_joined(one), _joined(other), [_joined(each[i]) for each in also if i < len(each)])
         if gap > noise:
             return str(one[0].info["name"])
-    return ""
+    return None if len(a) == len(b) > 0 else ""
 
 
 def _layers(close_up: CloseUp, step: int, *, whole: bool) -> list[list[Event]]:

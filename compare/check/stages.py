@@ -88,6 +88,10 @@ def locate(
     after = _state(at, lambda each, step: (weights_updated(each, step), each.after.get(step)), AFTER)
     compared = [examples_of(at, known), inputs_of(at), predictions_of(at), losses_of(at), _gradients(at), _update(at)]
     gradients, update = compared[-2:]
+    if compared[3].equal and (gradients.differs or update.differs):
+        # With an equal loss, what seems to differ before it is not the same thing, such as another output of a model.
+        forward = (StageValues(each.stage, None) if each.differs else each for each in compared[1:3])
+        compared[1:3] = forward
     if before.differs:
         first: StageValues | None = before
     elif gradients.equal:
