@@ -1128,6 +1128,23 @@ def micro_batches(*, factor: float = 1.0, gradient: float = 1.0, **deviation: An
     return replace(whole, steps={**whole.steps, STEP: [*before, *gradients]})
 
 
+def test_micro_batches_of_different_sizes_that_count_alike_are_said() -> None:
+    whole = linear_step(gradient=0.9)
+
+    def with_parts(*rows: tuple[int, int]) -> CloseUp:
+        parts = [linear_step(rows=slice(*each)) for each in rows]
+        before = [each for part in parts for each in part.steps[STEP] if each.kind != "gradients"]
+        gradients = [each for each in whole.steps[STEP] if each.kind == "gradients"]
+        return replace(whole, steps={**whole.steps, STEP: [*before, *gradients]})
+
+    uneven = with_parts((0, 6), (6, 8))
+    (found,) = (each for each in hints(located(uneven), sides(uneven)) if each["kind"] == "micro-batches-alike")
+    right = float(linear_step().arrays(STEP, "loss")[0])
+    assert (found["side"], found["sizes"], found["weighted"]) == ("loop", [6, 2], pytest.approx(right))
+    even = with_parts((0, 4), (4, 8))
+    assert "micro-batches-alike" not in kinds(located(even), sides(even))
+
+
 @pytest.mark.parametrize(("factor", "stage"), [(1.0, None), (2.0, "loss")])
 def test_a_model_that_is_called_again_with_the_same_examples_for_a_term_of_the_loss_has_them_once(
     factor: float, stage: str | None

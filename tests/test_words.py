@@ -148,6 +148,10 @@ SIDES = {"side": "loop", "other": "fit"}
      "loop subtracts 0.05 times the gradient (by hand), without the momentum of fit's SGD, which is 0.9"),
     ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": [0.2, 0.1]}, "at_step": 9, "at_end": True},
      "by step 9: loop's Adam has learning_rate=0.2 instead of 0.1"),
+    ("micro-batches-alike", {"sizes": [16, 16, 8], "loss": 1.5, "weighted": 1.25},
+     "loop takes the mean of the losses of micro-batches of 16, 16 and 8 examples, 1.5, as if they had equally many; "
+     "weighted by their examples, it is 1.25, as in fit: add up each micro-batch's gradients times its examples, and "
+     "divide by all examples"),
     ("epoch-ended-first", {"side": "fit", "data": "Batches"},
      "in fit, fit calls Batches.on_epoch_end before its first epoch, too, as Keras 3 does; to have the same "
      "examples, a loop has to call it there as well"),

@@ -43,6 +43,7 @@ from compare.check.step_values import (
     UPDATE,
     all_rows,
     calls_of,
+    calls_with_examples,
     common_multiple,
     example_rows,
     gradients_of,
@@ -76,7 +77,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += [*_hints_on_draws(sides), *_hints_on_layers(sides)]
         found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
     if located.stage == LOSS:
-        found += _hints_on_weights(sides)
+        found += [*_hints_on_weights(sides), *_hints_on_sizes(sides)]
     found += _hints_on_parts(located, sides)
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
         found += _hints_on_settings(located, sides)
@@ -165,6 +166,20 @@ def _hints_on_weights(sides: Sides) -> Iterator[Measurement]:
             continue
         if same(loss, recorded.data / float(np.mean(weight)) + recorded.penalty):
             yield Measurement.of("divided-by-weights", side=at.other_name, other=at.right_name)
+
+
+def _hints_on_sizes(sides: Sides) -> Iterator[Measurement]:
+    """Micro-batches of different sizes whose losses one side averages as if each had equally many examples."""
+    for at in (sides, replace(sides, swapped=not sides.swapped)):
+        sizes = [len(event.rows) for event in calls_with_examples(at.other, at.step)]
+        losses = [float(np.sum(event.arrays[: event.info["targets"]])) for event in at.other.of(at.step, "loss")]
+        right = loss_of(at.right, at.step)
+        if at.other_trace.replicas > 1 or right is None or len(set(sizes)) < 2 or len(losses) != len(sizes):
+            continue
+        weighted, mean = float(np.average(losses, weights=sizes)), float(np.mean(losses))
+        if same(weighted, right) and not same(mean, right):
+            numbers = {"sizes": sizes, "loss": mean, "weighted": weighted}
+            yield Measurement.of("micro-batches-alike", side=at.other_name, other=at.right_name, **numbers)
 
 
 def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:

@@ -270,6 +270,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "split-off": "{side} keeps the last {share:.0%} of its examples for validation (validation_split={share:g})",
     "epoch-ended-first": "in {side}, fit calls {data}.on_epoch_end before its first epoch, too, as Keras 3 does; "
     "to have the same examples, a loop has to call it there as well",
+    "micro-batches-alike": "{side} takes the mean of the losses of micro-batches of {sizes:and} examples, {loss:.6g}, "
+    "as if they had equally many; weighted by their examples, it is {weighted:.6g}, as in {other}: add up each "
+    "micro-batch's gradients times its examples, and divide by all examples",
     "reordered": "both see the same {examples:,} examples in this epoch, in another order; to compare the rest, leave "
     "out what a script shuffles by itself, as with NumPy",
     "predictions-as-labels": "{side} gives its loss the predictions as y_true: a loss takes the labels first, then the "
