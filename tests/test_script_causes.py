@@ -1417,6 +1417,17 @@ def test_statistics_that_change_between_steps_are_those_of_a_validation_in_train
     assert (found.id, found.source) == ("validation-changes-state", None), "no line of a step makes this mistake"
     assert "in validation" not in found.remedy, "which a script may not have"
     assert accused(RIGHT, moved) == [], "a kernel is no statistic"
+    given = sides(moved)
+    variables = tuple(replace(each, name=name) for each, name in zip(given.traces[0].variables, moving, strict=True))
+    line = "loop.py", 34, "logits = model(xb, training=True)"
+    traces = (
+        replace(given.traces[0], variables=variables),
+        replace(given.traces[1], variables=variables, untaped=line),
+    )
+    both = replace(given, traces=traces)
+    (found,) = name_causes(locate(RIGHT, moved, [], STEP, moving), both)
+    assert str(found.source) == "loop.py:34: logits = model(xb, training=True)"
+    assert found.source is not None and found.source.instead == "logits = model(xb, training=False)"
 
 
 def test_every_variable_that_differs_is_named_and_no_other() -> None:

@@ -184,6 +184,8 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
     place = {"at_step": sides.step} if epoch == 1 else {"at_step": sides.step, "at_place": [epoch, step]}
 
     def source(cause: Cause, variant: Variant) -> Source | None:
+        if line := Source.of(variant.line):
+            return replace(line, instead=cause.instead_of(line.text))
         if variant.called is None:
             return None
         trace, close_up = (sides.right_trace, sides.right) if variant.by_right else (sides.other_trace, sides.other)

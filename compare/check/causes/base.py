@@ -39,6 +39,7 @@ class Variant:
         called: the event whose line of code is shown, if it is not the cause's usual one; None if no line made it.
         made: operations of the step's data set that do this, with the numbers by which they do.
         call: which of the step's calls of its model does this, if it is one of several.
+        line: the file, number and text of the line that does this, if it is in no step.
     """
 
     changes: Mapping[str, Any]
@@ -49,6 +50,7 @@ class Variant:
     called: str | None = ""
     made: Mapping[str, Collection[float]] = field(default_factory=dict)
     call: int | None = None
+    line: tuple[str, int, str] | None = None
 
 
 CALLED = {
@@ -57,6 +59,8 @@ CALLED = {
 }  # fmt: skip
 """The event whose line of code is shown for a difference in a stage: a call of model, loss, tape or optimizer."""
 
+NOT_TRAINING = {r"((?:self\.)?\w+)\((.+), training=True\)": r"\2(\3, training=False)"}
+"""How to rewrite a line that calls a model in training mode."""
 ARGUMENT = r"((?:[^(),]|\([^()]*\))+)"
 """A pattern of one argument of a call, in rewritten lines."""
 _HEAD, _TAIL = r"(?:\w+ = |return )", r"(?: *#.*)?"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compare.check.causes.base import Cause, Measurement, Variant, one_of
+from compare.check.causes.base import NOT_TRAINING, Cause, Measurement, Variant, one_of
 from compare.check.causes.data_recorded import kind_of_rows, recorded_statistics
 from compare.check.recipe import Recipe, Span
 from compare.check.step_values import EXAMPLES, STATE
@@ -214,7 +214,8 @@ CAUSES = (
         "statistics, or the random state of dropout, are updated by validation data; or validation updates weights.",
         wrong="predictions = model(x, training=True)  # in validation",
         remedy="predictions = model(x, training=False)  # in validation",
-        remedies={SCRIPT: "predictions = model(x, training=False)  # wherever it is called but to train it"},
+        remedies={SCRIPT: "predictions = model(x, training=False)  # in every call that does not train it"},
+        rewrites=NOT_TRAINING,
         fact=_validation_changes,
         recorded={STATE: recorded_statistics},
     ),

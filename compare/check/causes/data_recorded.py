@@ -228,7 +228,8 @@ def _labelled(close_up: CloseUp, steps: Iterable[int]) -> list[tuple[int, int]]:
 def recorded_statistics(sides: Sides, located: Located) -> Iterator[Variant]:
     right, changed = (_changed_between(each, sides.step, sides.other_trace) for each in (sides.right, sides.other))
     if changed and not right and all("moving_" in name for name in changed):
-        yield Variant({}, Measurement.of("script-changed-between", variable=changed[0], steps=sides.step - 1))
+        seen = Measurement.of("script-changed-between", variable=changed[0], steps=sides.step - 1)
+        yield Variant({}, seen, line=sides.other_trace.untaped)
 
 
 def _changed_between(close_up: CloseUp, step: int, trace: Trace) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.check.causes.base import REPORTING, Cause, Measurement, Variant
+from compare.check.causes.base import NOT_TRAINING, REPORTING, Cause, Measurement, Variant
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import CLOSE
 from compare.check.used import ALONE, DIVIDED, SCRIPT
@@ -323,7 +323,7 @@ CAUSES = (
         "uses the batch's own statistics.",
         wrong="predictions = model(x, training=True)  # in validation",
         remedy="predictions = model(x, training=False)",
-        rewrites={r"((?:self\.)?\w+)\((.+), training=True\)": r"\2(\3, training=False)"},
+        rewrites=NOT_TRAINING,
         formula=_training_mode,
     ),
     Cause(
