@@ -165,6 +165,8 @@ def run(request: Request) -> Result:
     from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
     from compare.app.standard_streams import console  # noqa: PLC0415 (lazy)
 
+    if isinstance(request, Task):
+        request.refuse_missing_files()
     with claimed(request) as folder:
         return carry_out(request, folder, console(quiet=request.quiet))
 
@@ -250,6 +252,9 @@ def assert_alike(
     """
     from compare.app import standard_streams  # noqa: PLC0415 (lazy)
 
+    __tracebackhide__ = True  # pytest then shows the line of the test
+    options = Task(experiment=experiment, trainers=(reference, trainer), seed=seed)
+    options.refuse_missing_files()
     standard_streams.provide()
     with _one_at_a_time, standard_streams.stderr_to(Path(os.devnull)):  # TensorFlow's messages at its start
         import tensorflow as tf  # noqa: PLC0415 (lazy)
@@ -264,8 +269,6 @@ def assert_alike(
     from compare.reporting.terminal import in_short  # noqa: PLC0415 (lazy)
     from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
-    __tracebackhide__ = True  # pytest then shows the line of the test
-    options = Task(experiment=experiment, trainers=(reference, trainer), seed=seed)
     (_, held_against), (_, candidate) = load_trainers(options)
     configure()
     with _one_at_a_time:

@@ -21,6 +21,7 @@ from compare.naming import (
     label,
     margin,
     plain,
+    refuse_missing,
     source_and_attribute,
     unknown,
 )
@@ -300,6 +301,11 @@ class Task(Replicas):
     @property
     def named(self) -> list[str]:
         return [each for each in (self.experiment, *self.trainers) if isinstance(each, str)]
+
+    def refuse_missing_files(self) -> None:
+        """Refuse files that are not there; at once, since TensorFlow is imported before files of users are."""
+        for name in filter(is_file, self.named):
+            refuse_missing(source_and_attribute(self.located(name))[0])
 
     @property
     def all_seeds(self) -> range:

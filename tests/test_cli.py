@@ -791,11 +791,20 @@ def test_a_refused_request_leaves_no_folder(
 
 
 @pytest.mark.parametrize(
-    "given", [["--experiment", "gone.py"], ["check", "--experiment", "task.py", "--trainers", "fit", "gone.py:Loop"]]
+    "call",
+    [
+        "main(['--experiment', 'gone.py'])",
+        "main(['check', '--experiment', 'task.py', '--trainers', 'fit', 'gone.py:Loop'])",
+        "compare.run('task.py', trainers=('fit', 'gone.py:Loop'))",
+        "compare.assert_alike('gone.py', 'loop')",
+    ],
 )
-def test_a_file_that_is_not_there_is_refused_before_tensorflow_is_imported(tmp_path: Path, given: list[str]) -> None:
+def test_a_file_that_is_not_there_is_refused_before_tensorflow_is_imported(tmp_path: Path, call: str) -> None:
     (tmp_path / "task.py").write_text("")
-    code = f"import sys; from compare.app.cli import main; main({given}); print('tensorflow' in sys.modules)"
+    code = (
+        f"import sys, compare\nfrom compare.app.cli import main\ntry:\n    {call}\n"
+        "except compare.RequestError as error:\n    print(error, file=sys.stderr)\nprint('tensorflow' in sys.modules)"
+    )
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (ended.stdout, "gone.py: there is no such file" in ended.stderr) == ("False\n", True)
 

@@ -24,7 +24,7 @@ from compare.app.standard_streams import ending, fail, forgiving, print_tracebac
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, NoVerdictError, RequestError
 from compare.modes import Trained
-from compare.naming import absolute, is_file, refuse_missing, shown_path, source_and_attribute
+from compare.naming import absolute, shown_path
 from compare.request import Request, Task
 from compare.user_errors import describe
 
@@ -47,9 +47,8 @@ def _main(given: Sequence[str]) -> int:
     with signals.ending_at_once(_end_at_once):
         options = parsed(given)
         refuse_if_missing()
-        for name in options.named if isinstance(options, Task) else ():
-            if is_file(name):  # before TensorFlow, whose import takes seconds
-                refuse_missing(source_and_attribute(options.located(name))[0])
+        if isinstance(options, Task):
+            options.refuse_missing_files()
         from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
 
         with waiting(standard_streams.console(quiet=options.quiet), "starting"):
