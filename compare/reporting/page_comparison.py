@@ -55,7 +55,6 @@ def comparison_view(entry: Comparison, said: str, files: RunFiles, stories: str)
         "hides": more_may_follow(entry, files.scope),
         "reason": training.reason if entry.weights_seen else "",  # else it is in the sentence
         "before": _before(first, alone=any(each.alone for each in entry.not_finite)),
-        "equal_before": first is None or first.equal_before,
         # The largest gap first; what is not a number is larger.
         "variables": sorted(
             training.differing_variables, key=lambda each: -math.inf if each.gap is None else -each.gap
