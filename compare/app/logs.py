@@ -24,8 +24,8 @@ from compare.records.metrics_csv import is_float32
 from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
-from compare.verdict.exact import paired_names
-from compare.verdict.logged import compare_logs
+from compare.verdict.exact import metric_names, paired_names
+from compare.verdict.logged import compare_logs, epochs_of
 from compare.verdict.model import Verdict
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin
 
@@ -47,7 +47,7 @@ def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
     }
     reference, *candidates = records.values()
     notes = [NOTE, *_notes(sides), *_without_partner(sides), *_paired_by_value(reference, candidates)]
-    notes += _of_one_side(sides) if seeds > 1 else []  # of one log each, the verdict says so
+    notes += _of_one_side(reference, candidates) if seeds > 1 else []  # of one log each, the verdict says so
     title = f"{', '.join(names[:-1])} and {names[-1]}: curves only, weights not seen"
     say(console, title, style="bold")
     for note in notes[1:]:
@@ -98,25 +98,20 @@ def _without_partner(sides: Mapping[str, Sequence[Log]]) -> list[str]:
     return notes
 
 
-def _of_one_side(sides: Mapping[str, Sequence[Log]]) -> list[str]:
+def _of_one_side(reference: Sequence[Record], candidates: Sequence[Sequence[Record]]) -> list[str]:
     """Which numbers that both sides log are not compared in some epochs, since one of them lacks these."""
-
-    def epochs(side: str) -> dict[str, set[int]]:
-        found: dict[str, set[int]] = {}
-        for epoch, numbers in (each for log in sides[side] for each in log.epochs.items()):
-            for metric in numbers:
-                found.setdefault(metric, set()).add(epoch)
-        return found
-
-    reference, *candidates = sides
     notes = []
-    for own, other in ((side, other) for name in candidates for side, other in ((reference, name), (name, reference))):
-        logged, others = epochs(own), epochs(other)
-        alone = {metric: sorted(logged[metric] - others[metric]) for metric in logged if metric in others}
-        for missing in {tuple(each): None for each in alone.values() if each}:
-            listed = ", ".join(metric for metric, each in alone.items() if tuple(each) == missing)
+    for own, other in (pair for each in candidates for pair in ((reference, each), (each, reference))):
+        alone: dict[tuple[int, ...], list[str]] = {}
+        for name in dict.fromkeys(name for record in own for name in metric_names(record)):
+            epochs, others = (set[int]().union(*(epochs_of(each, name) for each in side)) for side in (own, other))
+            if others and (missing := tuple(sorted(epochs - others))):
+                alone.setdefault(missing, []).append(name)
+        for missing, names in alone.items():
             numbered = f"epoch{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
-            notes.append(f"{listed} of {numbered}: not compared, since {other} does not log it there.")
+            notes.append(
+                f"{', '.join(names)} of {numbered}: not compared, since {other[0].trainer} does not log it there."
+            )
     return notes
 
 

@@ -209,7 +209,7 @@ def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
 
 
 def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[str]:
-    """How the scripts shuffle, as a sentence, if they do so differently and neither is let do so."""
+    """How the scripts shuffle, as a sentence, if they would do so differently; both are kept from it."""
     ways = []
     for trace in traces:
         again, once = trace.fit.get("shuffle") or any(trace.shuffles), "shuffles once" if trace.shuffles else ""
@@ -218,7 +218,7 @@ def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[st
     if ORDER in session.options.keep or unknown or ways[0] == ways[1]:
         return []
     how = " and ".join(f"{name} {way}" for name, way in zip(session.names, ways, strict=True))
-    return [f"Dataset.shuffle and fit(shuffle=...) do not shuffle here, so the ways to do so are not compared: {how}"]
+    return [f"Dataset.shuffle and fit(shuffle=...) are switched off, so how they shuffle is not compared: {how}"]
 
 
 def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:

@@ -93,12 +93,14 @@ def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) ->
 
 def _say_how_to_be_equal(session: ScriptsSession, model: ModelPair) -> None:
     """Says which of two trainings that are alike, but not equal, makes its steps eagerly, if only one does."""
-    for (name, trace), other in zip(zip(model.names, model.traces, strict=True), reversed(model.names), strict=True):
-        if trace.eager and sum(each.eager for each in model.traces) == 1:
-            fit = trace.trained_by.startswith("fit")
-            how = f"without run_eagerly in {name}" if fit else f"with @tf.function on the step of {name}"
-            differently = f"{name} makes its steps eagerly, and {other} in a tf.function, which may round differently"
-            _note(session, f"{differently}: {how} they may be equal, bit for bit")
+    first, second = model.traces
+    if first.eager == second.eager:
+        return
+    name, other = model.names if first.eager else reversed(model.names)
+    fit = (first if first.eager else second).trained_by.startswith("fit")
+    how = f"without run_eagerly in {name}" if fit else f"with @tf.function on the step of {name}"
+    differently = f"{name} makes its steps eagerly, and {other} in a tf.function, which may round differently"
+    _note(session, f"{differently}: {how} they may be equal, bit for bit")
 
 
 def _note(session: ScriptsSession, text: str) -> None:

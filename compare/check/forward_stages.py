@@ -288,7 +288,7 @@ def _by_example(events: Sequence[Event]) -> np.ndarray:
 
 
 def _first_layer(at: Step) -> str | None:
-    """The first layer whose output differs, in the order of the reference's calls; None if those of all agree."""
+    """The first layer whose output differs, in the order of calls; None if those of all agree, empty if unknown."""
     counts = at.of(lambda each, step: len(each.of(step, "layer")))
     a, b, also = at.of(partial(_layers, whole=counts[0] != counts[1]))
     for i, (one, other) in enumerate(zip(a, b, strict=False)):

@@ -86,12 +86,11 @@ def locate(
     at = Step(reference, candidate, twins, step, variables)
     before = _state(at, lambda each, step: (each.after.get(step - 1), weights_at_forward(each, step)), BEFORE)
     after = _state(at, lambda each, step: (weights_updated(each, step), each.after.get(step)), AFTER)
-    compared = [examples_of(at, known), inputs_of(at), predictions_of(at), losses_of(at), _gradients(at), _update(at)]
-    gradients, update = compared[-2:]
-    if compared[3].equal and (gradients.differs or update.differs):
+    forward, loss, gradients, update = [inputs_of(at), predictions_of(at)], losses_of(at), _gradients(at), _update(at)
+    if loss.equal and (gradients.differs or update.differs):
         # With an equal loss, what seems to differ before it is not the same thing, such as another output of a model.
-        forward = (StageValues(each.stage, None) if each.differs else each for each in compared[1:3])
-        compared[1:3] = forward
+        forward = [StageValues(each.stage, None) if each.differs else each for each in forward]
+    compared = [examples_of(at, known), *forward, loss, gradients, update]
     if before.differs:
         first: StageValues | None = before
     elif gradients.equal:

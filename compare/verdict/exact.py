@@ -159,9 +159,8 @@ def _first_difference(
             at = int(differing.any(axis=1).argmax())
             place = place_of(part[at])
             before = place_of(part[at - 1]) if at else before
-            return replace(_difference(place), since_step=since(before, place)), differing_at(
-                reference, candidate, place
-            )
+            first = replace(_difference(place), since_step=since(before, place))
+            return first, differing_at(reference, candidate, place)
         before = place_of(part[-1])
     return None
 

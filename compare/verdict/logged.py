@@ -83,7 +83,7 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
         reason += f"; {more}" if alone and not any(each.alone for each in lost) else ""
     else:
         pairs = paired_names(reference, candidate)
-        epochs = {name: [_epochs(reference, name), _epochs(candidate, other)] for name, other in pairs.items()}
+        epochs = {name: [epochs_of(reference, name), epochs_of(candidate, other)] for name, other in pairs.items()}
         shared = {name: len(one & two) for name, (one, two) in epochs.items() if one & two}
         most = max(shared.values())
         listed = [name if count == most else f"{name} in {_count(count)}" for name, count in shared.items()]
@@ -100,7 +100,7 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
     return compared.held_different()
 
 
-def _epochs(record: Record, name: str) -> set[int]:
+def epochs_of(record: Record, name: str) -> set[int]:
     """The epochs in which a number was logged."""
     return {epoch for epoch, numbers in record.logs.items() if name in numbers}
 

@@ -9,12 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 import tensorflow as tf
 
-from compare.engine.insides_keras import (
-    BaseOptimizer,
-    any_symbolic_tensors,
-    is_keras,
-    keras,
-)
+from compare.engine.insides_keras import BaseOptimizer, any_symbolic_tensors, is_keras, keras
 from compare.engine.insides_tensorflow import Function
 from compare.patching import Inside, patch
 from compare.user_errors import line_now, line_that_made

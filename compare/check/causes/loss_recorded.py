@@ -67,7 +67,7 @@ def recorded_sum(sides: Sides, located: Located) -> Iterator[Variant]:
     for by_right, name, close_up in (
         (True, sides.right_name, sides.right), (False, sides.other_name, sides.other)):  # fmt: skip
         losses = [event.arrays[: event.info["targets"]] for event in close_up.of(sides.step, "loss")]
-        counts = {np.size(each[0]) for each in losses if len(each) == 1}  # of one, or of micro-batches
+        counts = {np.size(each[0]) if len(each) == 1 else 0 for each in losses}  # of one call, or of micro-batches
         if len(counts) == 1 and (count := min(counts)) > 1:
             factor = 1 / count if by_right else float(count)
             seen = sides.named(Measurement.of("script-losses-summed", losses=count, summing=name))

@@ -151,7 +151,8 @@ LIMITED = {
 def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
     """A limit that explains one side's gradients of all replicas; that of a norm is a round number, as limits are.
 
-    That of rows, as of an embedding, of which one may come several times, need not be one: there a call tells.
+    An embedding's gradient has rows, and what comes twice counts twice in its norm: the limit that shows is no round
+    number there, and a call of a function that limits gradients tells.
     """
     both = [both_gradients(sides, replica) for replica in (range(sides.replicas) if sides.replicas > 1 else (None,))]
     pairs = [(other, right) for right, other in both if right and other]
