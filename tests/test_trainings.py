@@ -483,6 +483,29 @@ def test_one_optimizer_that_is_applied_to_each_part_of_the_weights_makes_one_ste
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-5, atol=1e-5)
 
 
+def test_data_whose_epochs_end_in_a_method_of_its_own_is_recorded(watch: Watch) -> None:
+    """Keras's fit calls it before the first epoch, too."""
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return len(BATCHES)
+
+        def __getitem__(self, number: int) -> Any:
+            return BATCHES[number]
+
+    class Shuffled(Batches):
+        def on_epoch_end(self) -> None:
+            pass
+
+    def fit(data: Any) -> None:
+        model = make()
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        model.fit(data, verbose=0)
+
+    ((one, two),) = compared(watch(lambda: fit(Batches())), watch(lambda: fit(Shuffled())))
+    assert "ends_epochs" not in one.fit and two.fit["ends_epochs"] == "Shuffled"
+
+
 def test_what_fit_does_not_take_is_an_error_of_fit(watch: Watch) -> None:
     with pytest.raises(TypeError, match=r"fit\(\) got an unexpected keyword argument 'workers'"):
         watch(lambda: make().fit(X, Y, workers=4))

@@ -615,20 +615,32 @@ def test_where_one_call_makes_several_steps_no_twin_repeats_the_first(train: Tra
     assert with_noise(comparison, fit, loop, twins).training.verdict == "alike"
 
 
-@pytest.mark.parametrize(("kernel", "moves"), [(-4.0, ("dense/kernel",)), (0.0, ())], ids=["stays", "is trained"])
-def test_weights_that_only_rounding_moves_are_named(train: Train, kernel: float, moves: tuple[str, ...]) -> None:
-    """Of a kernel that training leaves where it is, each step makes rounding alone."""
+@pytest.mark.parametrize(
+    ("kernel", "bias", "moves"),
+    [
+        (2.5e-4, 2.0, ("dense/kernel",)),  # in six steps, 1.5 times as far as the twin
+        (4.2e-4, 2.0, ()),  # 2.5 times
+        (0.0, 0.0, ()),  # all variables are such
+    ],
+)
+def test_weights_that_only_rounding_moves_are_named(
+    train: Train, kernel: float, bias: float, moves: tuple[str, ...]
+) -> None:
+    """A variable that training hardly moves, by these amounts in each step, so that rounding moves it as far."""
 
     def trained(name: str, of_kernel: float, of_bias: float) -> Record:
-        edits: dict[Place, Edit] = {place: add(kernel) for place in itertools.product((1, 2), (1, 2, 3))}
-        edits[1, 1] = lambda copies: [add(kernel + of_kernel)(copies), add(of_bias, variable=1)(copies)]  # type: ignore[return-value,func-returns-value]
-        return train(name, edits=edits)
+        def step(copies: Copies, first: bool = False) -> None:
+            add(kernel - 4 + first * of_kernel)(copies)  # a step adds 1 to each of 4 numbers
+            add(bias - 2 + first * of_bias, variable=1)(copies)
 
-    fit, loop, twin = trained("fit", 0.0, 0.0), trained("loop", 5e-4, 1e-6), trained("twin", 1e-3, 1e-6)
+        edits: dict[Place, Edit] = dict.fromkeys(itertools.product((1, 2), (1, 2, 3)), step)
+        return train(name, edits={**edits, (1, 1): lambda copies: step(copies, first=True)})
+
+    fit, loop, twin = trained("fit", 0.0, 0.0), trained("loop", 5e-4, 1e-5), trained("twin", 1e-3, 1e-5)
     comparison = with_noise(compare_records(fit, loop), fit, loop, [twin])
     assert comparison.training.noise is not None and comparison.training.noise.moves == moves
     assert ("most of it is in dense/kernel, which rounding alone moves" in sentence(comparison, "fit")) == bool(moves)
-    few = trained("loop", 1e-6, 1e-5)
+    few = trained("loop", 2e-5, 1e-4)
     assert with_noise(compare_records(fit, few), fit, few, [twin]).training.noise.moves == ()  # type: ignore[union-attr]
 
 
