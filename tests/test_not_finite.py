@@ -231,6 +231,13 @@ def test_a_number_that_is_lost_on_both_sides_has_no_gap() -> None:
     assert signed_gap(0.5, NAN) == signed_gap(NAN, 0.5) == "+nan"
 
 
+def test_numbers_that_float32_does_not_tell_apart_have_a_gap_of_about_0() -> None:
+    exact = 1.1 / 1.2
+    assert signed_gap(exact, float(np.float32(exact))) == "≈ 0"
+    assert signed_gap(exact, exact + 6e-8) == "+6e-08", "the next float32"
+    assert (signed_gap(1e300, 2e300), signed_gap(1e-50, 3e-50)) == ("+1e+300", "+2e-50")
+
+
 # Studies and logs
 
 

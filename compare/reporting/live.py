@@ -16,7 +16,7 @@ from rich.text import Text
 from compare.naming import printable
 
 REFRESHES_PER_SECOND = 4
-FIRST_PAUSE, LONGEST_PAUSE = 10.0, 60.0
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 20.0
 """Seconds without a word after which a line is printed where none can move."""
 UNLIMITED = 10_000
 """Columns of a file or pipe: nothing that is printed there is cut."""
@@ -67,8 +67,8 @@ class _Silence(RenderHook):
 def live_line(console: Console, *lines: Line) -> Iterator[None]:
     """Shows lines below what is printed, drawn again four times a second.
 
-    Where no terminal is, as in the log of a CI job, they are printed once nothing else was for 10 s, then for 20, for
-    40, and from then on for each minute.
+    Where no terminal is, as in the log of a CI job, they are printed once nothing else was for 5 s, then for 10, and
+    from then on for each 20 s.
     """
 
     def drawn(line: Line, columns: int) -> Text:

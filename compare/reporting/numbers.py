@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from compare.verdict.exact import absolute_gap
 from compare.verdict.model import MetricGap
 from compare.verdict.seeds import Test
+
+ROUNDING = 2.0**-24
+"""How far, relative to a number, float32 is from it at most."""
 
 
 def difference(value: float, relative: bool, sign: str = "+") -> str:
@@ -37,7 +41,13 @@ def differing_numbers(metrics: Mapping[str, MetricGap]) -> str:
 
 
 def signed_gap(reference: float | None, candidate: float | None) -> str:
-    """How much larger a reported number is than the reference's; 0 if both are NaN, empty if one is missing."""
+    """How much larger a reported number is than the reference's; 0 if both are NaN, empty if one is missing.
+
+    One side may have computed in float64 what the other did in float32: "≈ 0" is no more than that rounding.
+    """
     if reference is None or candidate is None:
         return ""
-    return "0" if absolute_gap(reference, candidate) == 0 else f"{candidate - reference:+.2g}"
+    if absolute_gap(reference, candidate) == 0:
+        return "0"
+    rounding = math.isclose(reference, candidate, rel_tol=ROUNDING)
+    return "≈ 0" if rounding else f"{candidate - reference:+.2g}"
