@@ -315,6 +315,17 @@ def test_where_one_script_fails_the_other_is_not_waited_for(tmp_path: Path, caps
     assert not (tmp_path / "ended").exists()
 
 
+def test_a_script_is_not_blamed_for_a_full_folder_of_temporary_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compare.app.scripts.SCARCE", 2**60)
+    script = tmp_path / "fit.py"
+    script.write_text("raise OSError(28, 'No space left on device')\n")
+    assert cli.main(["--scripts", str(script), str(script), "--reports", str(tmp_path / "r"), "--quiet"]) == 3
+    error = capsys.readouterr().err
+    assert re.search(": .*, the folder for temporary files, is full: .* set TMPDIR .*\n$", error), error
+
+
 def notebook(*cells: str) -> str:
     """The content of a notebook with these cells."""
     code = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}

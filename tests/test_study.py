@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from compare.records import Record
 from compare.records.codec import encode
+from compare.reporting.sentences import sentence
+from compare.reporting.tables import study_table
 from compare.verdict.evidence import with_study
 from compare.verdict.model import Comparison, Reporting, Training
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, seeds_needed, study
@@ -108,6 +112,19 @@ def test_a_relative_margin_is_a_fraction_of_the_reference() -> None:
     assert study(reference, within, margin).verdict == "alike"
     assert study(reference, beyond, margin).verdict == "different"
     assert study(reference, beyond, margin).tests[0].mean == pytest.approx(0.0505)
+
+
+def test_a_difference_from_0_is_no_percentage_and_the_answer_says_which_margin_is_to_be_given() -> None:
+    margin = (Margin("val_loss", 0.02, relative=True),)
+    found = study(records([[0.0]] * 3, "val_loss"), records([[1e-6]] * 3, "val_loss"), margin)
+    assert (found.verdict, found.tests[0].mean) == ("inconclusive", None)
+    comparison = Comparison("loop", Training("different", None, None, 1), Reporting(None, {}), study=found)
+    assert "no percentage of fit's val_loss: give a margin in its own unit, as with --margin val_loss=" in sentence(
+        comparison, "fit"
+    )
+    table = io.StringIO()
+    Console(file=table, width=200).print(study_table([comparison]))
+    assert "unknown" in table.getvalue() and "+0" not in table.getvalue()
 
 
 def test_seeds_without_a_partner_are_left_out() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -47,7 +48,7 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
         KeyboardInterrupt: if it was interrupted, after what there is was judged.
     """
     with ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fit-vs-loop-")))
+        work = stack.enter_context(_work_folder())
         sides = sides_of(options, work)
         runner = stack.enter_context(ScriptRunner([side.program.python for side in sides], folder / "tensorflow.log"))
         # Only now: it takes half a second, while TensorFlow is imported in the runner's process.
@@ -66,6 +67,24 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
                 judge_and_publish(folder, console)
             raise
         return Result(folder, finish(session.run, console))
+
+
+@contextmanager
+def _work_folder() -> Iterator[Path]:
+    """A temporary folder; what fails while it has no room left, as a script that is watched, is not to blame."""
+    with tempfile.TemporaryDirectory(prefix="fit-vs-loop-", ignore_cleanup_errors=True) as name:
+        try:
+            yield Path(name)
+        except Exception as error:
+            if shutil.disk_usage(name).free > SCARCE:
+                raise
+            place = shown_path(Path(name).parent)
+            remedy = "free some space there, or set TMPDIR to another folder, and run this again"
+            raise NoVerdictError(f"{place}, the folder for temporary files, is full: {remedy}") from error
+
+
+SCARCE = 2**20
+"""Bytes below which a folder is full: what is seen of a script takes more."""
 
 
 def _begin(

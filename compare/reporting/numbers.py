@@ -13,8 +13,10 @@ ROUNDING = 2.0**-24
 """How far, relative to a number, float32 is from it at most."""
 
 
-def difference(value: float, relative: bool, sign: str = "+") -> str:
+def difference(value: float | None, relative: bool, sign: str = "+") -> str:
     """Formats a value of a study's test: in the metric's own unit, or as a percentage of the reference's value."""
+    if value is None:
+        return "unknown"
     return f"{100 * value:{sign}.2g}%" if relative else f"{value:{sign}.2g}"
 
 

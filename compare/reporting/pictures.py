@@ -155,7 +155,7 @@ def margin_chart(files: RunFiles, metric: str) -> Chart:
             + f": {test.verdict}"
             for epoch, test in tests.items()
         }
-        mean = {epoch: scale * test.mean for epoch, test in tests.items()}
+        mean = {epoch: scale * test.mean for epoch, test in tests.items() if test.mean is not None}
         ends = {
             epoch: (scale * test.low, scale * test.high)
             for epoch, test in tests.items()

@@ -261,6 +261,10 @@ def _study(comparison: Comparison, reference: str) -> str:
     else:
         needed = study.seeds_needed
         enough = f"about {needed} seeds would be enough" if needed else "the number of seeds needed is unknown"
+        unknown = sorted({test.metric for test in study.tests if test.relative and test.seeds and test.mean is None})
+        if unknown:  # of 0, mostly
+            what = f"the difference is no percentage of {reference}'s {some(unknown)}"
+            enough = f"{what}: give a margin in its own unit, as with --margin {unknown[0]}=0.01"
         result = f"the seeds are inconclusive for {where} ({how}); {enough}"
     if training.verdict == "different" and comparison.weights_seen:
         even_so = "even so, " if study.verdict == "alike" else ""

@@ -47,7 +47,7 @@ class Test:
     """The equivalence test of one metric at the end of one epoch, over all seeds.
 
     Attributes:
-        mean: the mean of candidate minus reference.
+        mean: the mean of candidate minus reference; None if it is not finite, or relative to a reference of 0.
         low, high: the ends of the mean's 90% confidence interval; None with fewer than two seeds.
         relative: whether mean, interval and margin are fractions of the reference's value.
         p: the larger p-value of the two one-sided tests; None with fewer than two seeds.
@@ -59,7 +59,7 @@ class Test:
     metric: str
     epoch: int
     seeds: int
-    mean: float
+    mean: float | None
     low: float | None
     high: float | None
     margin: float
@@ -143,7 +143,7 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int, whole: boo
         differences = (candidate - reference) / (np.abs(reference) if margin.relative else 1.0)
     differences[candidate == reference] = 0.0  # two zeros, too
     n, limit, finite = len(differences), margin.value, np.isfinite(reference)
-    result = Test(margin.metric, epoch, n, 0.0, None, None, limit, margin.relative, None, None, INCONCLUSIVE)
+    result = Test(margin.metric, epoch, n, None, None, None, limit, margin.relative, None, None, INCONCLUSIVE)
     if not np.array_equal(finite, np.isfinite(candidate)):  # NaN or infinity on one side only
         return replace(result, verdict=DIFFERENT)
     differences = differences[finite]
