@@ -1052,8 +1052,8 @@ def test_a_second_call_of_the_optimizer_is_part_of_the_step_whose_gradients_it_g
     update = found.of("update")
     assert found.stage == "update" and update is not None
     assert (update.reference, update.candidate) == ("1 call of the optimizer", "2 calls of the optimizer")
-    for both in (sides(twice), replace(sides(twice), swapped=True, close_ups=(twice, once))):
-        (cause,) = name_causes(found, replace(both, close_ups=(once, twice)) if not both.swapped else both)
+    for both in (sides(twice), sides(twice).turned()):
+        (cause,) = name_causes(found, replace(both, close_ups=(once, twice)))
         assert (cause.id, cause.side, cause.measurements["times"]) == ("optimizer-differs", both.other_name, 2)
     (cause,) = name_causes(found, replace(sides(twice), close_ups=(twice, once)))
     assert (cause.id, cause.side) == ("optimizer-differs", "fit"), "the one that does it"

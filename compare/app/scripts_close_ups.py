@@ -146,7 +146,8 @@ class CloseUps:
         (first, second), model = self.seen, self.departure.model
         if first is None or second is None:
             return None
-        return Sides(model.names, model.traces, (first, second), self.departure.step, model.swapped)
+        sides = Sides(model.names, model.traces, (first, second), self.departure.step)
+        return sides.turned() if model.swapped else sides
 
     @property
     def repeats(self) -> bool:

@@ -175,7 +175,9 @@ def _checked(
             departure, located, weights = early.departure, early.located, early.departure.step
     if close is not None and close.sides is not None and weights == INITIAL:
         causes = name_copies(close.sides)
-    numbers = [] if unsure or sides is None else own_numbers(departure.pair, departure.model, sides.close_ups)
+    numbers = []
+    if close is not None and sides is not None and not unsure:
+        numbers = own_numbers(departure.pair, departure.model, close.seen)
     lengths, state = departure.model.lengths, departure.model.traces[0]
     for side, trace in zip(departure.model.names, departure.model.traces, strict=True):
         if weights - 1 in trace.reseeded:
@@ -250,7 +252,7 @@ def _found(
         evidence.append(Measurement.of("follows", side=other.name, epoch=epoch, step=step, state=state))
     elif sides is not None:
         evidence += hints(located, sides)
-        compiled = [name for name, side in zip(names, sides.close_ups, strict=True) if side.without_xla]
+        compiled = [name for name, side in zip(sides.names, sides.close_ups, strict=True) if side.without_xla]
         if compiled and located.stage is None:
             evidence.append(Measurement.of("equal-without-xla", sides=compiled, step=located.step))
         if further and not evidence and located.stage is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -94,11 +93,11 @@ def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
     if len({trace.replicas for trace in sides.traces}) == 1:
         if counts[0] == counts[1]:
             return
-        own = counts[1] > counts[0]
-        limiting = [sides.other if own else sides.right]
+        at = sides if counts[1] > counts[0] else sides.turned()
+        limiting = [at.other]
         dropout, batch_norm, clips = "dropout-per-micro-batch", "batch-norm-per-micro-batch", "clips-per-micro-batch"
-        numbers = {"side": sides.other_name if own else sides.right_name, "count": max(counts)}
-        numbers["line"] = _line_of(limiting[0], sides.step, "clip") if located.stage == GRADIENTS else None
+        line = _line_of(at.other, at.step, "clip") if located.stage == GRADIENTS else None
+        numbers = {"side": at.other_name, "count": max(counts), "line": line}
     if located.stage == PREDICTIONS:
         classes = {layer["name"]: layer["class"] for layer in sides.right_trace.layers}
         for layer in located.where.split(", "):
@@ -113,7 +112,7 @@ def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
 def _hints_on_draws(sides: Sides) -> Iterator[Measurement]:
     """A layer that has drawn random numbers more often on one side, maybe in validation."""
     called = Source.of(sides.other_trace.untaped)
-    for seen in drawn_more_often(sides.right, sides.other, sides.step):
+    for seen in drawn_more_often(*sides.close_ups, sides.step):
         more = seen.quantities["times"] > seen.quantities["other_times"]
         validates = called is not None and sides.right_trace.untaped is None and more
         yield Measurement("drawn-in-validation", {**seen.quantities, "line": str(called)}) if validates else seen
@@ -121,13 +120,10 @@ def _hints_on_draws(sides: Sides) -> Iterator[Measurement]:
 
 def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:
     """Layers that only one side calls, such as one that makes a mask."""
-    called = [
-        Counter(event.info["class"] for event in close_up.of(sides.step, "layer"))
-        for close_up in (sides.other, sides.right)
-    ]
-    for name, own, others in zip((sides.other_name, sides.right_name), called, reversed(called), strict=True):
-        if own and others and (alone := own.keys() - others.keys()):
-            yield Measurement.of("layers-alone", side=name, classes=sorted(alone))
+    for at in (sides, sides.turned()):
+        others, own = ({event.info["class"] for event in each.of(at.step, "layer")} for each in at.close_ups)
+        if own and others and (alone := own - others):
+            yield Measurement.of("layers-alone", side=at.other_name, classes=sorted(alone))
 
 
 def _hints_on_outputs(sides: Sides) -> Iterator[Measurement]:
@@ -159,7 +155,7 @@ def _hints_on_models(sides: Sides) -> Iterator[Measurement]:
 
 def _hints_on_weights(sides: Sides) -> Iterator[Measurement]:
     """Weighted losses that one side divides by the sum of the weights, as PyTorch does, instead of their number."""
-    for at in (sides, replace(sides, swapped=not sides.swapped)):
+    for at in (sides, sides.turned()):
         recorded, loss = RecordedLoss.of(at), loss_of(at.other, at.step)
         weight = recorded.targets.weight if recorded is not None and recorded.targets is not None else None
         if recorded is None or loss is None or weight is None or same(float(np.mean(weight)), 1.0):
@@ -170,7 +166,7 @@ def _hints_on_weights(sides: Sides) -> Iterator[Measurement]:
 
 def _hints_on_sizes(sides: Sides) -> Iterator[Measurement]:
     """Micro-batches of different sizes whose losses one side averages as if each had equally many examples."""
-    for at in (sides, replace(sides, swapped=not sides.swapped)):
+    for at in (sides, sides.turned()):
         sizes = [len(event.rows) for event in calls_with_examples(at.other, at.step)]
         losses = [float(np.sum(event.arrays[: event.info["targets"]])) for event in at.other.of(at.step, "loss")]
         right = loss_of(at.right, at.step)
@@ -206,18 +202,16 @@ def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:
         yield _of_other_shapes(sides, apart[0]) or Measurement.of("drawn-otherwise", functions=apart)
     elif other_ways := [name for name in both if name not in seen and set(drawn[0][name]) != set(drawn[1][name])]:
         yield Measurement.of("drawn", functions=other_ways)
-    for i, (name, close_up) in enumerate(((sides.other_name, sides.other), (sides.right_name, sides.right))):
-        late = _drawn_for_loss(close_up, sides.step) if stage == LOSS else drawn[i]
-        if (alone := [each for each in drawn[i] if each in late]) and not drawn[1 - i]:
-            yield Measurement.of("calls-alone", side=name, functions=alone)
+    for at in (sides, sides.turned()):
+        own = at.other_trace.drawn
+        late = _drawn_for_loss(at.other, at.step) if stage == LOSS else own
+        if (alone := [each for each in own if each in late]) and not at.right_trace.drawn:
+            yield Measurement.of("calls-alone", side=at.other_name, functions=alone)
 
 
 def _of_other_shapes(sides: Sides, name: str) -> Measurement | None:
     """What says that a function was asked for numbers of another shape on each side, which are others by that."""
-    drawn = [
-        [each for each in side.of(sides.step, "drawn") if each.info["name"] == name]
-        for side in (sides.right, sides.other)
-    ]
+    drawn = [[each for each in side.of(sides.step, "drawn") if each.info["name"] == name] for side in sides.close_ups]
     for right, other in zip(*drawn, strict=False):
         shape, other_shape = (str(each.info.get("shape")) for each in (other, right))
         if shape != other_shape:
@@ -252,26 +246,26 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
         seen = {"side": sides.other_name, "count": skips, "other": sides.right_name, "others": right_skips}
         yield Measurement.of("updates-skipped", **seen)
         return
-    steps, sources = steps_of_epoch(sides), (sides.right, sides.other)
-    right, other = ([row for step in steps for row in example_rows(side, step)] for side in sources)
+    steps = steps_of_epoch(sides)
+    right, other = ([row for step in steps for row in example_rows(side, step)] for side in sides.close_ups)
     if unknown := len(set(other) - all_rows(sides.right)):
         numbers = {"examples": unknown, "of": len(other), "first": min(steps), "last": max(steps)}
-        yield sides.named(Measurement.of("unknown-examples", **numbers), by_right=True)
-    traces = ((sides.right_name, sides.right_trace.fit), (sides.other_name, sides.other_trace.fit))
-    ending = [(name, fit["ends_epochs"]) for name, fit in traces if "ends_epochs" in fit]
+        yield sides.turned().named(Measurement.of("unknown-examples", **numbers))
+    fits = [(name, trace.fit) for name, trace in zip(sides.names, sides.traces, strict=True)]
+    ending = [(name, fit["ends_epochs"]) for name, fit in fits if "ends_epochs" in fit]
     if len(ending) == 1 and min(steps, default=0) == 1:
         yield Measurement.of("epoch-ended-first", side=ending[0][0], data=ending[0][1])
     if unknown or has_unknown_pairs(sides, steps):
-        split = [(name, float(fit["validation_split"])) for name, fit in traces if fit.get("validation_split")]
+        split = [(name, float(fit["validation_split"])) for name, fit in fits if fit.get("validation_split")]
         if len(split) == 1:
             yield Measurement.of("split-off", side=split[0][0], share=split[0][1])
         yield from _hints_on_random_numbers(sides, EXAMPLES)
     elif right != other and sorted(right) == sorted(other):
         yield Measurement.of("reordered", examples=len(right))
-    calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
-    for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
-        if others and (alone := [call for call in own if call not in others]):
-            yield Measurement.of("calls-alone", side=name, functions=alone)
+    for at in (sides, sides.turned()):
+        others = at.right_trace.calls
+        if others and (alone := [call for call in at.other_trace.calls if call not in others]):
+            yield Measurement.of("calls-alone", side=at.other_name, functions=alone)
 
 
 def _hints_on_labels(sides: Sides) -> Iterator[Measurement]:
@@ -295,10 +289,10 @@ def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:
     """A call that limits gradients on one side alone, where the other's optimizer does not."""
     if any(map(clipping_of, sides.traces)):
         return
-    lines = [_line_of(close_up, sides.step, "clip") for close_up in sides.close_ups]
-    for side, own, others in zip(sides.names, lines, reversed(lines), strict=True):
+    for at in (sides, sides.turned()):
+        others, own = (_line_of(close_up, at.step, "clip") for close_up in at.close_ups)
         if own and not others:
-            yield Measurement.of("limits-alone", side=side, line=own)
+            yield Measurement.of("limits-alone", side=at.other_name, line=own)
 
 
 def _hints_on_gradients(located: Located, sides: Sides) -> Iterator[Measurement]:
@@ -361,7 +355,7 @@ def _keeps_gradients(sides: Sides) -> bool:
     """
     sketches = partial(gradients_of, kind="sketch")
     before = sketches(sides.other, sides.step - 1)
-    right, now = (sketches(each, sides.step) for each in (sides.right, sides.other))
+    right, now = sides.both(sketches)
     return (
         bool(before)
         and right.keys() == now.keys() == before.keys()

@@ -50,7 +50,6 @@ from compare.check.step_values import (
     all_rows,
     both_losses,
     example_rows,
-    model_events,
     relative_gap,
 )
 from compare.check.used import FIT, used_by
@@ -75,7 +74,7 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
     """
     explanations = _explanations(located, sides, CATALOGUE.values())
     if not explanations and located.stage == LOSS and not sides.foreseen:
-        sides = replace(sides, swapped=not sides.swapped)
+        sides = sides.turned()
         explanations = _explanations(located, sides, [each for each in CATALOGUE.values() if FIT in each.remedies])
     return _findings(sides, located, explanations[0]) if len(explanations) == 1 else []
 
@@ -168,12 +167,12 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
     steps = steps_of_epoch(sides)
     steps += [step + 1 for step in steps[-1:]]  # an update that may have the last batches of this epoch, too
     for step in (each for each in steps if each > sides.step):
-        rows = [example_rows(side, step) for side in (sides.right, sides.other)]
+        rows = [example_rows(side, step) for side in sides.close_ups]
         if rows[0] != rows[1]:
             if not all_rows(sides.right).issuperset(rows[1]):
                 return []
             names = [variable.name for variable in sides.right_trace.variables]
-            found = locate(sides.right, sides.other, [], step, names)
+            found = locate(*sides.close_ups, [], step, names)
             return name_causes(found, replace(sides, step=step)) if found.stage == EXAMPLES else []
     return []
 
@@ -183,32 +182,21 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
     epoch, step = place_of(sides)
     place = {"at_step": sides.step} if epoch == 1 else {"at_step": sides.step, "at_place": [epoch, step]}
 
-    def source(cause: Cause, variant: Variant) -> Source | None:
+    def source(cause: Cause, variant: Variant, at: Sides) -> Source | None:
         if line := Source.of(variant.line):
             return replace(line, instead=cause.instead_of(line.text))
         if variant.called is None:
             return None
-        trace, close_up = (sides.right_trace, sides.right) if variant.by_right else (sides.other_trace, sides.other)
-        usual = not variant.remedy
-        if variant.call is not None:
-            calls = [each for each in model_events(close_up, sides.step, "inputs") if not each.replica]
-            line = Source.of(calls[variant.call].info.get("line"))
-            return line and replace(line, instead=cause.instead_of(line.text))
-        seen = cause.line_in(close_up, sides.step, located.stage or "", usual=usual, called=variant.called)
-        return _made_at(trace, variant.evidence) or operation_of(close_up, sides.step, variant) or seen
+        seen = cause.line_in(at.other, at.step, located.stage or "", usual=not variant.remedy, called=variant.called)
+        return _made_at(at.other_trace, variant.evidence) or operation_of(at.other, at.step, variant) or seen
 
-    return [
-        replace(
-            cause.found(
-                sides.right_name if variant.by_right else sides.other_name,
-                sides.named(variant.evidence, by_right=variant.by_right).but(**place),
-                used=used,
-                remedy=variant.remedy,
-            ),
-            source=source(cause, variant),
-        )
-        for cause, variant in explanation
-    ]
+    found = []
+    for cause, variant in explanation:
+        at = sides.turned() if variant.by_right else sides
+        seen = at.named(variant.evidence).but(**place)
+        named = cause.found(at.other_name, seen, used=used, remedy=variant.remedy)
+        found.append(replace(named, source=source(cause, variant, at)))
+    return found
 
 
 def _made_at(trace: Trace, seen: Measurement) -> Source | None:
@@ -223,7 +211,7 @@ def _made_at(trace: Trace, seen: Measurement) -> Source | None:
 def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:
     """The simplest changes of the right loss that make it the other one: of one cause, or of two together."""
     recorded = RecordedLoss.of(sides) if changing else None
-    losses = both_losses(sides.right, sides.other, sides.step)
+    losses = both_losses(*sides.close_ups, sides.step)
     if recorded is None or losses is None:
         return []
     right, other = losses
@@ -261,26 +249,21 @@ def more_weights(first: Trace, second: Trace) -> list[Variable]:
 def name_copies(sides: Sides) -> list[Finding]:
     """The cause of more weights on one side: copies of layers that the other side calls several times in a step."""
     more = more_weights(*sides.traces)
-    copying = int(len(sides.traces[1].variables) > len(sides.traces[0].variables))
-    sharing = 1 - copying
-    layers = sides.close_ups[sharing].of(sides.step, "layer")
+    at = sides if len(sides.other_trace.variables) > len(sides.right_trace.variables) else sides.turned()
+    sharing, layers = at.right_trace.variables, at.right.of(at.step, "layer")
     calls = Counter(event.info["name"] for event in layers if event.replica == 0)
     shared = {
         variable.name: variable.name.split("/")[-2]
-        for variable in sides.traces[sharing].variables
+        for variable in sharing
         if "/" in variable.name and calls[variable.name.split("/")[-2]] > 1
     }
-    shapes = [variable.shape for variable in sides.traces[sharing].variables if variable.name in shared]
+    shapes = [variable.shape for variable in sharing if variable.name in shared]
     if not more or Counter(shapes) != Counter(variable.shape for variable in more):
         return []
-    copies, names = sides.names[copying], list(dict.fromkeys(shared.values()))
-    seen = Measurement.of(
-        "copies",
-        side=copies, other=sides.names[sharing], variables=[each.name for each in more], layers=names,
-        times=calls[names[0]],
-    )  # fmt: skip
-    used = used_by(*reversed(sides.traces) if copying else sides.traces)
-    return [CATALOGUE["weights-not-shared"].found(copies, seen, used=used)]
+    names, variables = list(dict.fromkeys(shared.values())), [each.name for each in more]
+    seen = at.named(Measurement.of("copies", variables=variables, layers=names, times=calls[names[0]]))
+    used = used_by(at.other_trace, at.right_trace)
+    return [CATALOGUE["weights-not-shared"].found(at.other_name, seen, used=used)]
 
 
 def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -213,8 +213,7 @@ def with_own_predictions(sides: Sides) -> Sides | None:
         Event("loss", 0, {"targets": 1, "penalties": len(penalties)}, [np.asarray(data + penalty), *penalties]),
     ]
     foreseen = replace(sides.other, steps={**sides.other.steps, step: events})
-    close_ups = (sides.other, foreseen) if sides.swapped else (foreseen, sides.other)
-    return replace(sides, close_ups=close_ups, foreseen=True)
+    return replace(sides, close_ups=(foreseen, sides.other), foreseen=True)
 
 
 def _own_targets(sides: Sides, right: Targets) -> Targets | None:
@@ -273,16 +272,15 @@ def drawn_more_often(right: CloseUp, other: CloseUp, step: int) -> list[Measurem
 
 def parts_of_step(sides: Sides) -> list[int]:
     """In how many parts each side computes the step, the one that is held to be right first."""
-    both = (calls_with_examples(each, sides.step) for each in (sides.right, sides.other))
-    traces = sides.right_trace, sides.other_trace
-    return [len(calls) // trace.replicas for calls, trace in zip(both, traces, strict=True)]
+    both = zip(sides.both(calls_with_examples), sides.traces, strict=True)
+    return [len(calls) // trace.replicas for calls, trace in both]
 
 
 def skipped_updates(sides: Sides) -> tuple[int, int]:
     """How many updates a loss scale has left out until this step on each side, the one held to be right first."""
     right, other = (
         sum(event.info["skipped"] for step in range(1, sides.step + 1) for event in each.of(step, "scaled"))
-        for each in (sides.right, sides.other)
+        for each in sides.close_ups
     )
     return right // sides.replicas, other // sides.replicas
 
@@ -298,7 +296,7 @@ def have_factor(sides: Sides, factor: float) -> bool:
 
 def both_gradients(sides: Sides, replica: int | None = None) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
     """The gradients of the side that is held to be right, and those of the other."""
-    right, other = (gradients_of(each, sides.step, replica) for each in (sides.right, sides.other))
+    right, other = sides.both(partial(gradients_of, replica=replica))
     return right, other
 
 
@@ -376,7 +374,7 @@ def without_gradient(sides: Sides) -> dict[int, str]:
 
 def place_of(sides: Sides) -> tuple[int, int]:
     """The epoch in which the trainings diverge, and the step of it."""
-    return EpochEnds.of(sides.right_trace, sides.other_trace).place(sides.step)
+    return EpochEnds.of(*sides.traces).place(sides.step)
 
 
 def steps_of_epoch(sides: Sides) -> list[int]:
@@ -388,4 +386,4 @@ def steps_of_epoch(sides: Sides) -> list[int]:
 
 def ends_of(sides: Sides) -> tuple[int, ...]:
     """The number of steps at the end of each epoch."""
-    return EpochEnds.of(sides.right_trace, sides.other_trace).ends
+    return EpochEnds.of(*sides.traces).ends

@@ -38,8 +38,7 @@ class Variant:
         by_right: whether the side that is held to be right does this, where two recorded sides are compared.
         called: the event whose line of code is shown, if it is not the cause's usual one; None if no line made it.
         made: operations of the step's data set that do this, with the numbers by which they do.
-        call: which of the step's calls of its model does this, if it is one of several.
-        line: the file, number and text of the line that does this, if it is in no step.
+        line: the file, number and text of the line that does this, if it is in no step, or one of several calls.
     """
 
     changes: Mapping[str, Any]
@@ -49,7 +48,6 @@ class Variant:
     by_right: bool = False
     called: str | None = ""
     made: Mapping[str, Collection[float]] = field(default_factory=dict)
-    call: int | None = None
     line: tuple[str, int, str] | None = None
 
 

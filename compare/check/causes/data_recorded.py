@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause of other examples in a step."""
-    right, other = (example_rows(each, sides.step) for each in (sides.right, sides.other))
+    right, other = sides.both(example_rows)
     if not right or not other or len({*skipped_updates(sides)}) > 1:
         return None
     if apart := _with_another_label(sides):
@@ -76,8 +77,8 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
 def _ends_all_epochs_here(sides: Sides, epoch: Sequence[int]) -> bool:
     """Whether the other side makes as many steps in all as if each of its epochs ended before this step."""
     epochs, made = len(ends_of(sides)), sides.step - epoch[0]
-    steps = sides.right_trace.last, sides.other_trace.last
-    return epochs > 1 and epoch[0] == 1 and made > 0 and steps == (epochs * len(epoch), epochs * made)
+    steps = [trace.last for trace in sides.traces]
+    return epochs > 1 and epoch[0] == 1 and made > 0 and steps == [epochs * len(epoch), epochs * made]
 
 
 def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]) -> tuple[str, Variant] | None:
@@ -85,7 +86,7 @@ def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]
     counted = _counted([row for step in epoch for row in example_rows(sides.other, step)], Counter(all_right))
     if counted is None:
         return None
-    right, other = (example_rows(each, sides.step) for each in (sides.right, sides.other))
+    right, other = sides.both(example_rows)
     cause, seen = counted
     never, made = seen.quantities["never"], dict[str, Collection[float]]()
     if cause == "examples-repeated" and sides.step == epoch[-1] and other[: len(right)] == right:
@@ -142,8 +143,8 @@ def _counted(rows: Sequence[int], source: Counter[int]) -> tuple[str, Measuremen
 
 def _short_batch_left_out(sides: Sides) -> Measurement | None:
     """The last batch of an epoch, shorter than the others, in whose place the right side begins its next epoch."""
-    begins = [example_rows(side, 1) for side in (sides.right, sides.other)]
-    right, other = (example_rows(side, sides.step) for side in (sides.right, sides.other))
+    begins = [example_rows(side, 1) for side in sides.close_ups]
+    right, other = sides.both(example_rows)
     following = example_rows(sides.other, sides.step + 1)
     if not begins[0] or begins[0] != begins[1] or right != begins[0] or len(other) >= len(right):
         return None
@@ -155,7 +156,7 @@ def _short_batch_left_out(sides: Sides) -> Measurement | None:
 
 def _labels_apart(sides: Sides, apart: int) -> Variant:
     """Labels of other examples; where they are the inputs, as of an autoencoder, of the side whose are not."""
-    rows = [(example_rows(each, sides.step), each.rows(sides.step, "targets")) for each in (sides.right, sides.other)]
+    rows = [(example_rows(each, sides.step), each.rows(sides.step, "targets")) for each in sides.close_ups]
     by_right, theirs = (inputs != labels for inputs, labels in rows)
     seen = Measurement.of("script-labels-apart", examples=apart, of=len(rows[1][0]))
     return Variant({}, seen, by_right=by_right and not theirs)
@@ -163,17 +164,13 @@ def _labels_apart(sides: Sides, apart: int) -> Variant:
 
 def _rest_without_update(sides: Sides) -> Variant | None:
     """The last micro-batches of an epoch, too few for an update, after which one side goes on with the next epoch's."""
-    both = [(example_rows(side, sides.step), parts) for side, parts in zip(
-        (sides.right, sides.other), parts_of_step(sides), strict=True)]  # fmt: skip
-    by_right = len(both[0][0]) > len(both[1][0])
-    (many, parts), (few, _) = both if by_right else both[::-1]
-    alone = sides.other if by_right else sides.right
+    rows = sides.both(example_rows)
+    by_right = len(rows[0]) > len(rows[1])
+    more_first = sides if by_right else sides.turned()
+    (many, few), alone, parts = more_first.both(example_rows), more_first.other, parts_of_step(more_first)[0]
     more, following = many[len(few) :], example_rows(alone, sides.step + 1) or example_rows(alone, 1)
     full = max(len(example_rows(alone, step)) for step in alone.steps)
-    traces = sides.right_trace, sides.other_trace
-    keeps, counts_on = (
-        trace.config.get("gradient_accumulation_steps") for trace in (traces if by_right else traces[::-1])
-    )
+    keeps, counts_on = (trace.config.get("gradient_accumulation_steps") for trace in more_first.traces)
     if parts < 2 or not more or many[: len(few)] != few or following[: len(more)] != more:
         return None
     if sides.step == 1 if counts_on else len(few) == full:
@@ -207,7 +204,7 @@ def _with_another_label(sides: Sides) -> int:
 
 def _in_other_pairs(sides: Sides, steps: Sequence[int]) -> bool:
     """Whether both sides have the same inputs in some steps, and the same labels, but not together."""
-    right, other = (Counter(_labelled(side, steps)) for side in (sides.right, sides.other))
+    right, other = (Counter(_labelled(side, steps)) for side in sides.close_ups)
     parts = ([Counter(part) for part in zip(*pairs.elements(), strict=True)] for pairs in (right, other))
     return right != other and next(parts) == next(parts)
 
@@ -226,7 +223,7 @@ def _labelled(close_up: CloseUp, steps: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def recorded_statistics(sides: Sides, located: Located) -> Iterator[Variant]:
-    right, changed = (_changed_between(each, sides.step, sides.other_trace) for each in (sides.right, sides.other))
+    right, changed = sides.both(partial(_changed_between, trace=sides.other_trace))
     if changed and not right and all("moving_" in name for name in changed):
         seen = Measurement.of("script-changed-between", variable=changed[0], steps=sides.step - 1)
         yield Variant({}, seen, line=sides.other_trace.untaped)

@@ -113,8 +113,7 @@ def _recorded_broadcast(sides: Sides, located: Located) -> Iterator[Variant]:
 def _broadcast_shapes(sides: Sides, located: Located) -> Iterator[Variant]:
     """The shapes of what one side's loss is made from say it, whatever function and however many outputs it has."""
     right, other = (
-        [event.info.get("pairs") for event in close_up.of(sides.step, "loss")]
-        for close_up in (sides.right, sides.other)
+        [event.info.get("pairs") for event in close_up.of(sides.step, "loss")] for close_up in sides.close_ups
     )
     for by_right, own, others in ((False, other, right), (True, right, other)):
         if any(own) and others and all(each is False for each in others):

@@ -64,8 +64,7 @@ def recorded_share(wanted: str) -> Recorded:
 def recorded_sum(sides: Sides, located: Located) -> Iterator[Variant]:
     """The sum over the examples, or the gradient of a vector of losses, which is that of their sum."""
     yield from recorded_share("loss-summed")(sides, located)
-    for by_right, name, close_up in (
-        (True, sides.right_name, sides.right), (False, sides.other_name, sides.other)):  # fmt: skip
+    for by_right, name, close_up in zip((True, False), sides.names, sides.close_ups, strict=True):
         losses = [event.arrays[: event.info["targets"]] for event in close_up.of(sides.step, "loss")]
         counts = {np.size(each[0]) if len(each) == 1 else 0 for each in losses}  # of one call, or of micro-batches
         if len(counts) == 1 and (count := min(counts)) > 1:
@@ -87,7 +86,7 @@ def recorded_scale(sides: Sides, located: Located) -> Iterator[Variant]:
     norms = [norm_of(list(side.values())) for side in (right, other)]
     factor = loss_scale(norms[1] / norms[0]) if all(norms) else None
     called = sides.right.of(sides.step, "scaled-loss")  # Keras 2 tells neither
-    begun = [each.config.get("initial_scale") for each in (sides.right_trace, sides.other_trace)]
+    begun = [each.config.get("initial_scale") for each in sides.traces]
     scale = next(filter(None, begun), LOSS_SCALE) / 2 ** skipped_updates(sides)[0]
     if factor == 1 / scale and located.stage == LOSS:
         yield Variant({}, Measurement.of("script-not-scaled", loss_scale=scale))
@@ -102,7 +101,7 @@ def recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     number of equal parts that are added up is believed, such as of the steps of a decoder. Batches of another size
     don't count: what divides by a constant has another factor there. The model's own losses may be added afterwards.
     """
-    right, other = both_losses(sides.right, sides.other, sides.step) or (0.0, 0.0)
+    right, other = both_losses(*sides.close_ups, sides.step) or (0.0, 0.0)
     if not right or same(right, other) or loss_of(sides.other, sides.step + 1) is None:
         return
     steps = [step for step in sides.other.steps if step > sides.step and _rows(sides, step) == _rows(sides, sides.step)]
@@ -168,25 +167,25 @@ def _is_written(factor: float) -> bool:
 def recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
     """One side adds up the gradients of micro-batches, or divides them twice, which the other averages."""
     parts = parts_of_step(sides)
-    for i, count in enumerate(parts):
+    for at, count, once in zip((sides.turned(), sides), parts, parts[::-1], strict=True):
         kind, remedy, called = "", "", GRADIENTS
-        if count > 1 and _has_sum(sides, count, by_right=not i):
+        if count > 1 and _has_sum(at, count):
             kind = "script-micro-batches"
-            called, remedy = _dividing((sides.right, sides.other)[i], sides.step, count)
-        elif count > parts[1 - i] == 1 and have_factor(sides, 1 / count if i else count):
+            called, remedy = _dividing(at.other, at.step, count)
+        elif count > once == 1 and have_factor(at, 1 / count):
             kind = "script-divided-twice"
             remedy = "gradients = accumulated  # if the loss of each micro-batch is divided already"
         if kind:
-            yield Variant({}, Measurement.of(kind, factor=count), remedy=remedy, by_right=not i, called=called)
+            by_right = at is not sides
+            yield Variant({}, Measurement.of(kind, factor=count), remedy=remedy, by_right=by_right, called=called)
             return
 
 
-def _has_sum(sides: Sides, count: int, *, by_right: bool) -> bool:
-    """Whether one side has the other's gradients times a number, if need be limited as the other's optimizer does."""
-    both, traces = both_gradients(sides), (sides.right_trace, sides.other_trace)
-    own, other = both[not by_right], both[by_right]
-    clip = Clip.by_options(traces[by_right].config)
-    total = {i: count * each for i, each in other.items()}
+def _has_sum(sides: Sides, count: int) -> bool:
+    """Whether one side has the right gradients times a number, if need be limited as the right optimizer does."""
+    right, own = both_gradients(sides)
+    clip = Clip.by_options(sides.right_trace.config)
+    total = {i: count * each for i, each in right.items()}
     ways = [total, clip.of_variables(total)] if clip and not clip_alike(sides) else [total]
     return bool(own) and any(equal_gradients(own, each) for each in ways)
 
@@ -203,7 +202,7 @@ def _dividing(close_up: CloseUp, step: int, count: int) -> tuple[str, str]:
 
 def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant]:
     recorded = RecordedLoss.of(sides)
-    again = other_calls(*(calls_of(each, sides.step) for each in (sides.right, sides.other)))
+    again = other_calls(*sides.both(calls_of))
     if recorded is None or not recorded.penalty or again:  # which may be by the gradients of a penalty
         return
     yield Variant({"regularization": 0.0}, Measurement.of("script-no-penalty", penalty=recorded.penalty))

@@ -39,10 +39,9 @@ from compare.watch.trace import BY_HAND
 def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> tuple[str, Variant] | None:
     """The cause that makes other updates of equal gradients; with ``limits``, those of gradients come first."""
     rates, variables = _recorded_rates(sides)
-    traces = sides.right_trace, sides.other_trace
     right, other = (
         next(iter([*(each for each in trace.optimizers if begins_with(rate, each)), *trace.optimizers]), None)
-        for trace, rate in zip(traces, rates, strict=True)
+        for trace, rate in zip(sides.traces, rates, strict=True)
     )  # the first of several that begins with the learning rate of the step, or else the first
     if right is not None and other is not None and BY_HAND in (right["class"], other["class"]):
         by_hand = _updated_by_hand(sides, other, right)
@@ -59,7 +58,7 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
         return "optimizer-differs", Variant({}, seen)
     found = _applied_otherwise(sides) or _recorded_in_parts(sides) or _kept(sides)
     # What one side applies besides, such as a decay of its own, may do what a setting does.
-    if found or other_calls(*(calls_of(each, sides.step) for each in (sides.right, sides.other))):
+    if found or other_calls(*sides.both(calls_of)):
         return ("optimizer-differs", found) if found else None
     a, b = right["config"], other["config"]
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
@@ -101,7 +100,7 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
 
 def _is_of_rate(sides: Sides, rates: tuple[float | None, float | None]) -> bool:
     """Whether another rate alone explains another update, but for a small part."""
-    right, other = (changes_of(each, sides.step) for each in (sides.right, sides.other))
+    right, other = sides.both(changes_of)
     trained = [i for i in gradients_of(sides.right, sides.step) if i in right and i in other]
     factor = (rates[1] or 0.0) / (rates[0] or np.inf)
     apart, rest = (norm_of([other[i] - times * right[i] for i in trained]) for times in (1.0, factor))
@@ -141,7 +140,7 @@ def _updated_by_hand(sides: Sides, own: Mapping[str, Any], right: Mapping[str, A
     After the first step, an optimizer with momentum does so by chance only, as with a single number to train.
     """
     names = ["" if each["class"] == BY_HAND else each["class"] for each in (own, right)]
-    rate, expected = (subtracted(each, sides.step) for each in (sides.other, sides.right))
+    expected, rate = sides.both(subtracted)
     numbers = sum(each.size for each in gradients_of(sides.other, sides.step).values())
     momentum, nesterov = (right["config"].get(name) for name in ("momentum", "nesterov"))
     with_momentum = "" if nesterov else WITH_MOMENTUM.format(momentum=momentum or 0.0)
@@ -187,7 +186,7 @@ def settings_apart(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str
 
 def _matrices_agree(sides: Sides) -> bool:
     """Whether both sides change a variable that no optimizer is told to treat otherwise, such as a bias, alike."""
-    right, other = (each.after.get(sides.step, ()) for each in (sides.right, sides.other))
+    right, other = (each.after.get(sides.step, ()) for each in sides.close_ups)
     before = sides.right.after.get(sides.step - 1, ())
     pairs = zip(before, right, other, strict=False)
     return any(np.ndim(a) > 1 and np.array_equal(a, b) and not np.array_equal(old, a) for old, a, b in pairs)
@@ -195,7 +194,7 @@ def _matrices_agree(sides: Sides) -> bool:
 
 def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], list[str]]:
     """The learning rates of both sides, and the variables that have them where others have equal ones."""
-    right, other = (learning_rates_of(each, sides.step) for each in (sides.right, sides.other))
+    right, other = sides.both(learning_rates_of)
     both = sorted(right.keys() & other.keys())
     apart = [i for i in both if relative_gap(right[i], other[i]) > CLOSE]
     if not both:
@@ -207,9 +206,9 @@ def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], li
 
 def _applied_otherwise(sides: Sides) -> Variant | None:
     """An optimizer that only one side applies several times to the same gradients."""
-    calls = [calls_of(each, sides.step) or 0 for each in (sides.right, sides.other)]
+    calls = [calls or 0 for calls in sides.both(calls_of)]
     more = int(calls[1] > calls[0])
-    close_up, times = (sides.right, sides.other)[more], calls[more]
+    close_up, times = sides.close_ups[more], calls[more]
     steps = [gradients_of(close_up, step) for step in range(sides.step, sides.step + times)]
     if calls[1 - more] != 1 or times < 2 or not all(equal_gradients(steps[0], each) for each in steps):
         return None
@@ -230,27 +229,26 @@ def _recorded_in_parts(sides: Sides) -> Variant | None:
         return None
     if settings_apart(*(trace.config for trace in sides.traces)):
         return None
-    rates, changes = ([seen(each, sides.step) for each in sides.close_ups] for seen in (learning_rates_of, changes_of))
+    rates, changes = sides.both(learning_rates_of), sides.both(changes_of)
     scheduled = any(relative_gap(rates[0][i], rates[1][i]) > CLOSE for i in rates[0].keys() & rates[1].keys())
     first = positions[0] if sides.step == 1 else ()
     gaps = [relative_gap(changes[0].get(i, 0.0), changes[1].get(i, 0.0)) for i in first]
     first_agrees = bool(gaps) and max(gaps) <= A_RATE
     if not (scheduled or first_agrees):
         return None
-    of_right = sides.names[many] == sides.right_name
-    return Variant({}, Measurement.of("applied-in-parts", times=len(positions)), remedy=ONCE_FOR_ALL, by_right=of_right)
+    seen = Measurement.of("applied-in-parts", times=len(positions))
+    return Variant({}, seen, remedy=ONCE_FOR_ALL, by_right=not many)
 
 
 def _kept(sides: Sides) -> Variant | None:
     """An optimizer that only one side has used before its first step, from equal weights."""
-    traces = sides.right_trace, sides.other_trace
-    begun = [trace.parts[0][1] if trace.parts else 0 for trace in traces]
-    configs = [{**trace.config, "name": ""} for trace in traces]
+    begun = [trace.parts[0][1] if trace.parts else 0 for trace in sides.traces]
+    configs = [{**trace.config, "name": ""} for trace in sides.traces]
     if sides.step != 1 or begun[0] == begun[1] or configs[0] != configs[1]:
         return None
     more = int(begun[1] > begun[0])
     numbers = {"iterations": begun[more], "expected": begun[1 - more]}
-    used = next((str(each["class"]) for each in traces[more].optimizers), "optimizer")
+    used = next((str(each["class"]) for each in sides.traces[more].optimizers), "optimizer")
     seen = Measurement.of("script-kept-optimizer", optimizer=used, **numbers)
     remedy = f"model.set_weights(weights)\noptimizer = tf.keras.optimizers.{used}(...)  # a new one, without slots"
     return Variant({}, seen, remedy=remedy, by_right=not more)
@@ -259,7 +257,7 @@ def _kept(sides: Sides) -> Variant | None:
 def _counted_without_data(sides: Sides) -> Variant | None:
     """An optimizer that has counted steps without data, if that scales the updates of all variables alike."""
     counts = [sides.step - 1 + sum(step < sides.step for step in trace.empty) for trace in sides.traces]
-    changes = [changes_of(close_up, sides.step) for close_up in sides.close_ups]
+    changes = sides.both(changes_of)
     trained = [i for i in gradients_of(sides.right, sides.step) if i in changes[0] and i in changes[1]]
     if counts[0] == counts[1] or not trained:
         return None
@@ -270,8 +268,7 @@ def _counted_without_data(sides: Sides) -> Variant | None:
     more = int(counts[1] > counts[0])
     used = next((str(each["class"]) for each in sides.traces[more].optimizers), "optimizer")
     numbers = {"iterations": counts[more], "expected": counts[1 - more]}
-    of_right = sides.names[more] == sides.right_name
-    return Variant({}, Measurement.of("script-counted-more", optimizer=used, **numbers), remedy=SIZE, by_right=of_right)
+    return Variant({}, Measurement.of("script-counted-more", optimizer=used, **numbers), remedy=SIZE, by_right=not more)
 
 
 def made_again(sides: Sides) -> Measurement | None:

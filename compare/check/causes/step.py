@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,9 +62,12 @@ def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
             continue
         by_fit = by_right and sides.right_trace.trained_by == "fit"
         seen = Measurement.of("script-flag", training=given[without[0]], by_fit=by_fit)
-        call = without[0] if alone else None
-        seen = seen.but(call=without[0] + 1) if alone else seen
-        yield Variant({}, seen, remedy=OF_MODEL if by_fit else "", by_right=by_right, call=call)
+        if alone:
+            calls = [each for each in model_events(sides.other, sides.step, "inputs") if not each.replica]
+            line = calls[without[0]].info.get("line")
+            yield Variant({}, seen.but(call=without[0] + 1), called=None, line=line)
+        else:
+            yield Variant({}, seen, remedy=OF_MODEL if by_fit else "", by_right=by_right)
     yield from _recorded_flag_of_layer(sides, located)
 
 
@@ -72,8 +76,7 @@ def _recorded_flag_of_layer(sides: Sides, located: Located) -> Iterator[Variant]
 
     An explicit training=False on the side that is held to be right is meant, unless fit could not say otherwise.
     """
-    both = (each.of(sides.step, "layer") for each in (sides.right, sides.other))
-    pairs = zip(*both, strict=False)
+    pairs = zip(*(each.of(sides.step, "layer") for each in sides.close_ups), strict=False)
     given = {(a.info.get("training"), b.info.get("training")) for a, b in pairs if a.info["name"] == located.where}
     takes = [event.info.get("takes_training", True) for event in model_events(sides.right, sides.step, "predictions")]
     by_fit = given == {(False, True)} and sides.right_trace.trained_by == "fit" and not any(takes)
@@ -87,7 +90,7 @@ OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that 
 
 def _flags(sides: Sides) -> list[list[Any]]:
     """The training flags with which each side calls its model in the step, on its first replica."""
-    both = (model_events(each, sides.step, "predictions") for each in (sides.right, sides.other))
+    both = sides.both(partial(model_events, kind="predictions"))
     return [[event.info["training"] for event in events if not event.replica] for events in both]
 
 
@@ -273,7 +276,7 @@ def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Varia
 
 def _recorded_without_update(sides: Sides, located: Located) -> Iterator[Variant]:
     """Variables that a loop without an optimizer takes gradients of, but does not change."""
-    expected, own = changes_of(sides.right, sides.step), changes_of(sides.other, sides.step)
+    expected, own = sides.both(changes_of)
     _, given = both_gradients(sides)
     still = [i for i, each in given.items() if np.any(each) and i in own and not np.any(own[i]) and np.any(expected[i])]
     if sides.other_trace.by_hand and 0 < len(still) < len(given):
