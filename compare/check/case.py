@@ -24,18 +24,11 @@ from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
 from compare.check.step_values import example_rows
 from compare.check.used import ALONE, AVERAGES, RUN, Used
-from compare.check.weight_gaps import ROUNDING, Segment, WeightGaps, by_variable, norms
+from compare.check.weight_gaps import MAX_KINK_RESIDUAL, ROUNDING, Segment, WeightGaps, by_variable, norms
 from compare.engine.keras_generation import CLIPS_EACH_REPLICA
 from compare.records import EPOCH_END, Place
 from compare.verdict.rounding import Noise
 from compare.watch.trace import ON_BATCHES
-
-MAX_KINK_RESIDUAL = 0.1
-"""The largest relative residual of a step that may be explained by a kink, such as that of a ReLU at 0.
-
-In the checks of ``scripts/accuracy.py`` no right recipe needed it. A wrong recipe was this close on a single step five
-times, and perturbed weights brought it no closer; on most steps a wrong recipe is farther off.
-"""
 
 UNEVEN = 1.37
 """A factor that is not a power of two, so that multiplying by it changes the rounding."""
@@ -57,7 +50,7 @@ class Case:
         self.observation, self.replay, self.reference_case = observation, replay, reference_case
         self.reference = observation if reference_case is None else reference_case.observation
         self.floor: float = EPSILON if reference_case is None else reference_case.floor
-        self.matched_feed = cache(self._matched_feed)
+        self.matched_feed = cache(self._match_feed)
         self._weight_gaps: dict[Recipe, WeightGaps | None] = {}
 
     @cached_property
@@ -227,8 +220,8 @@ class Case:
         if not known:
             return None
         exact = list(replay_segments(self.replay, known, recipe, self.right_update))
-        observed = [by_variable(segment.after, segment.after, self.replay.trainable) for segment in known]
-        before = [by_variable(segment.before, segment.before, self.replay.trainable) for segment in known]
+        observed = [by_variable(segment.after) for segment in known]
+        before = [by_variable(segment.before) for segment in known]
         gaps, moved = norms(observed, exact), norms(exact, before)
         floor = 4 * EPSILON * norms(before, None) + EPSILON * moved
         weight_gaps = WeightGaps(self.observation.names, self.replay.trainable, gaps, floor, moved)
@@ -241,7 +234,7 @@ class Case:
         for variant, nudge in self._variants(recipe):
             if nudge > 1 and (weight_gaps.all_match or not self.only_few_off(self.residuals(recipe))):
                 break
-            if nudge > NUDGES and not weight_gaps.only_few_off(MAX_KINK_RESIDUAL):
+            if nudge > NUDGES and not weight_gaps.only_few_off:
                 break
             noisy = list(replay_segments(self.replay, known, variant, self.right_update, nudge))
             weight_gaps = replace(weight_gaps, noise=np.fmax(weight_gaps.noise, norms(noisy, exact)))
@@ -259,7 +252,7 @@ class Case:
             states = [observed.epoch_end_states.get(epoch) for observed in (self.observation, self.reference)]
             if states[0] is None or states[1] is None:
                 continue
-            distances = norms(*([by_variable(state, state, gaps.trainable)] for state in states if state))[0]
+            distances = norms(*([by_variable(state)] for state in states if state))[0]
             rounding = gaps.noise_floor[: len(epochs)][epochs <= epoch].sum(axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
                 known = np.isfinite(distances) & np.isfinite(rounding)
@@ -326,10 +319,6 @@ class Case:
             best = min(best, self.step_residual(i, span, recipe, nudge))
         return best
 
-    def _matched_feed(self, recipe: Recipe) -> tuple[Span, ...] | None:
-        """The batch of any epoch that explains each step's gradient, or that the step was seen to have; else None."""
-        return self._match_feed(recipe) or self.seen_feed
-
     @cached_property
     def seen_feed(self) -> tuple[Span, ...] | None:
         """The batch of each step by its examples, of those that the reference had; None unless every step has one.
@@ -346,8 +335,7 @@ class Case:
         return found if len(found) == len(feed) == len(self.steps) and found != self.aligned else None
 
     def _match_feed(self, recipe: Recipe) -> tuple[Span, ...] | None:
-        if not self.steps:
-            return None
+        """The batch of any epoch that explains each step's gradient, or that the step was seen to have; else None."""
         feed: list[Span] = []
         candidates = [span for spans in self.replay.spans.values() for span in spans]
         for i, step in enumerate(self.steps):
@@ -356,9 +344,9 @@ class Case:
             fitting = (span for span in ordered if self.step_residual(i, span, recipe) <= self.threshold)
             span = next(fitting, None)
             if span is None:
-                return self._rebatched(recipe) if i == 0 else None
+                return (self._rebatched(recipe) if i == 0 else None) or self.seen_feed
             feed.append(span)
-        return tuple(feed)
+        return tuple(feed) or self.seen_feed
 
     def _rebatched(self, recipe: Recipe) -> tuple[Span, ...] | None:
         """The batches if the trainer splits the examples, in order, into batches of another size; else None."""

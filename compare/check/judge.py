@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.check.case import MAX_KINK_RESIDUAL, Case
+from compare.check.case import Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data import kind_of_feed
 from compare.check.causes.optimizer import settings_read
@@ -22,7 +22,7 @@ from compare.check.recipe import EPSILON, Recipe, Span, Update, distance, multip
 from compare.check.report import Fit
 from compare.check.search import MUCH_BETTER, Explanation, find_explanations, recognisers
 from compare.check.step_values import common_multiple, parallel, relative_gap
-from compare.check.weight_gaps import RIGHT_LEAVES, ROUNDING, WeightGaps
+from compare.check.weight_gaps import MAX_KINK_RESIDUAL, RIGHT_LEAVES, ROUNDING, WeightGaps
 from compare.check.weights_only import search_by_weights
 from compare.verdict.findings import NotApplicable
 from compare.watch.trace import CLIPPING
@@ -287,7 +287,7 @@ def _judge_replica_gradients(case: Case, judgement: Judgement) -> None:
     gaps = case.weight_gaps(judgement.recipe)
     if not judgement.right or gaps is None or gaps.trained_match:
         return
-    certain = not gaps.only_few_off(MAX_KINK_RESIDUAL)
+    certain = not gaps.only_few_off
     i = gaps.failing[0]
     name, off = gaps.worst(i)
     seen = Measurement.of("weight-off", variable=name, step=i + 1, epoch=case.steps[i].epoch, relative_error=off)
@@ -310,7 +310,7 @@ def _judge_state(case: Case, judgement: Judgement) -> None:
         ratios = gaps.ratios[:, gaps.trainable :]
         for i in np.flatnonzero((ratios > ROUNDING).any(axis=1))[:1]:
             k = gaps.trainable + int(np.argmax(ratios[i]))
-            certain = not gaps.only_few_off(MAX_KINK_RESIDUAL)
+            certain = not gaps.only_few_off
             judgement.mark_wrong(_state_evidence(case, gaps, int(i), k), certain=certain)
     for step, following, changed in case.changed_between_steps()[:1]:
         seen = Measurement.of("changed-between-steps", variables=changed, step=step, following=following)

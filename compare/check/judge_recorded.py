@@ -32,7 +32,6 @@ from compare.check.recorded import (
     SMALL,
     RecordedLoss,
     holds_elsewhere,
-    place_of,
     same,
     steps_of_epoch,
     with_own_predictions,
@@ -179,7 +178,7 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
 
 def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> list[Finding]:
     used = used_by(sides.other_trace, sides.right_trace)
-    epoch, step = place_of(sides)
+    epoch, step = sides.epochs.place(sides.step)
     place = {"at_step": sides.step} if epoch == 1 else {"at_step": sides.step, "at_place": [epoch, step]}
 
     def source(cause: Cause, variant: Variant, at: Sides) -> Source | None:

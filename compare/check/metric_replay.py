@@ -52,6 +52,10 @@ class MetricTable:
 
     def __init__(self, case: Case, recipe: Recipe) -> None:
         self.case, self.recipe, self.replay = case, recipe, case.replay
+        right = Recipe()
+        of_loss = ("loss", "loss_weights", "sample_weights", "class_weights", "omitted")
+        self._right = replace(recipe, **{name: getattr(right, name) for name in of_loss})
+        """The recipe with the same forward pass and the experiment's loss."""
         self.validation, self.after = cache(self._validation), cache(self._after)
         self.measured: dict[Any, dict[str, float]] = {}
 
@@ -64,7 +68,7 @@ class MetricTable:
             return None
         tables: dict[int, Table] = {epoch: [] for epoch in self.case.epochs}
         for step, span in zip(steps, feed, strict=True):
-            recipes = self._right(self.recipe), self.recipe
+            recipes = self._right, self.recipe
             parts = self.replay.parts(span)
             passes = [
                 [self.replay.replica_pass(step, replica, part, recipe) for recipe in recipes]
@@ -86,7 +90,7 @@ class MetricTable:
                 if length(part):
                     recipe = Recipe(training=training, sample_weights=sample_weights)
                     right = trained = self.replay.compute(states[replica], part, recipe)
-                    if self.recipe != self._right(self.recipe):
+                    if self.recipe != self._right:
                         wrong = replace(self.recipe, training=training)
                         trained = self.replay.compute(states[replica], part, wrong)
                     states[replica] = right.state  # dropout's seeds advance from batch to batch
@@ -103,13 +107,6 @@ class MetricTable:
             seen = [self.replay.compute(x, part, Recipe(training=training)) for part, x in states if length(part)]
             tables[step.epoch].append(self._row(parts, [(each, each) for each in seen]))
         return tables
-
-    @staticmethod
-    def _right(recipe: Recipe) -> Recipe:
-        """The recipe with the same forward pass and the experiment's loss."""
-        right = Recipe()
-        names = ("loss", "loss_weights", "sample_weights", "class_weights", "omitted")
-        return replace(recipe, **{name: getattr(right, name) for name in names})
 
     def _row(self, parts: Sequence[Batch], passes: Sequence[Sequence[PassResult]]) -> list[Cell]:
         """The cells of a batch's parts that have examples, from the right pass and the trainer's own over each."""

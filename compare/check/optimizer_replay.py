@@ -76,7 +76,8 @@ def replay_segments(
         gradients = [replay.typed_gradients(each.start, each.spans[0], recipe, nudge) for each in known]
         for segment, after in zip(known, simulate(replay, steps, update, gradients), strict=True):
             forward = _forward(replay, segment.start, segment.spans[0], recipe, nudge)
-            yield by_variable([replay.unflatten(flat) for flat in after], forward, replay.trainable)
+            pairs = zip(after, forward, strict=True)
+            yield by_variable([[*replay.unflatten(flat), *rest[replay.trainable :]] for flat, rest in pairs])
         return
     steps_so_far: list[OptimizerStep] = []
     gradients_so_far: list[ReplicaGradients] = []
@@ -94,7 +95,7 @@ def replay_segments(
                 + forward[replica][replay.trainable :]
                 for replica, flat in enumerate(after)
             ]
-        yield by_variable(state, state, replay.trainable)
+        yield by_variable(state)
 
 
 def _forward(replay: Replay, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int) -> State:

@@ -43,7 +43,6 @@ from compare.check.step_values import (
     relative_gap,
 )
 from compare.check.targets import Targets, targets_of, value_of
-from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import Trace
 
@@ -372,18 +371,8 @@ def without_gradient(sides: Sides) -> dict[int, str]:
 # Optimizers and epochs
 
 
-def place_of(sides: Sides) -> tuple[int, int]:
-    """The epoch in which the trainings diverge, and the step of it."""
-    return EpochEnds.of(*sides.traces).place(sides.step)
-
-
 def steps_of_epoch(sides: Sides) -> list[int]:
     """The steps of the epoch in which the trainings diverge, as far as they were seen."""
-    begin = sides.step - place_of(sides)[1] + 1
-    end = next((end for end in ends_of(sides) if end >= sides.step), max(sides.right.steps, default=sides.step))
+    begin = sides.step - sides.epochs.place(sides.step)[1] + 1
+    end = next((end for end in sides.epochs.ends if end >= sides.step), max(sides.right.steps, default=sides.step))
     return [step for step in range(begin, end + 1) if step in sides.right.steps or step in sides.other.steps]
-
-
-def ends_of(sides: Sides) -> tuple[int, ...]:
-    """The number of steps at the end of each epoch."""
-    return EpochEnds.of(*sides.traces).ends

@@ -92,8 +92,8 @@ def find_explanations(
     fixed = [(cause, variant) for cause, variant in singles if not variant.measured]
     measured = [(cause, variant) for cause, variant in singles if variant.measured]
     for candidates in (
-        ((replace(right, **variant.changes), ((cause, variant),)) for cause, variant in fixed),
-        ((replace(right, **variant.changes), ((cause, variant),)) for cause, variant in measured),
+        _together(right, fixed, 1),
+        _together(right, measured, 1),
         _together(right, fixed, 2),
         _two_causes_one_measured(right, fixed, recognisers),
         *(_together(right, fixed, count) for count in range(3, most + 1)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from compare.check.measurement import Measurement
+from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
@@ -68,6 +69,10 @@ class Sides:
     def named(self, seen: Measurement) -> Measurement:
         """A measurement that names both sides, first the one at fault; what it says of them itself counts."""
         return Measurement(seen.kind, {"side": self.other_name, "other": self.right_name, **seen.quantities})
+
+    @property
+    def epochs(self) -> EpochEnds:
+        return EpochEnds.of(*self.traces)
 
     @property
     def replicas(self) -> int:

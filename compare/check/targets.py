@@ -62,7 +62,9 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
     if any(len({np.shape(event.arrays[i])[1:] for event in events}) > 1 for i in (0, 1)):
         return None  # of several outputs
     true, predicted = (np.concatenate([np.asarray(event.arrays[i]) for event in events]) for i in (0, 1))
-    weights = [_of_each(event.arrays[2], event.arrays[0]) for event in events if event.info["weights"]]
+    given = [event.arrays for event in events if event.info["weights"]]
+    # There may be one weight for all examples.
+    weights = [np.full(np.shape(a[0])[:1], a[2]) if np.ndim(a[2]) == 0 else np.asarray(a[2]) for a in given]
     if len({each.shape[1:] for each in weights}) > 1:
         return None
     weight = np.concatenate(weights) if len(weights) == len(events) else None
@@ -76,11 +78,6 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
         float(configuration.get("delta", 1.0)),
         np.concatenate(masks) if (masks := close_up.arrays(step, "mask")) else None,
     )
-
-
-def _of_each(weight: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """The weight of each example, of which there may be one for all."""
-    return np.full(np.shape(true)[:1], weight) if np.ndim(weight) == 0 else np.asarray(weight)
 
 
 def value_of(targets: Targets) -> float | None:

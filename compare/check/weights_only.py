@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compare.check.case import MAX_KINK_RESIDUAL, Case
+from compare.check.case import Case
 from compare.check.measurement import Measurement
 from compare.check.observation import Observation
 from compare.check.optimizer_replay import replay_segments
@@ -41,7 +41,7 @@ def search_by_weights(case: Case, judgement: Judgement) -> None:
     first_wrong = weight_gaps.failing[0] if weight_gaps.failing else 0
     trainable = weight_gaps.trainable
     noise = weight_gaps.noise_floor[:, :trainable]
-    observed = [by_variable(segment.after, segment.after, trainable) for segment in known]
+    observed = [by_variable(segment.after) for segment in known]
 
     def gaps(recipe: Recipe, update: Update, count: int) -> np.ndarray:
         return norms(observed[:count], list(replay_segments(case.replay, known[:count], recipe, update)))[:, :trainable]
@@ -78,7 +78,7 @@ def search_by_weights(case: Case, judgement: Judgement) -> None:
         judgement.adopt_gradients(explanations[0])
     if explanations or _name_factor(case, judgement, known, first_wrong, partial(off, recipe), what):
         return
-    beyond = not weight_gaps.only_few_off(MAX_KINK_RESIDUAL)
+    beyond = not weight_gaps.only_few_off
     seen = Measurement.of("weights-off", relative_error=relative(recipe, right))
     judgement.mark_wrong(seen, certain=beyond and len(known) == len(case.expected))
 

@@ -95,7 +95,10 @@ class Trainings(list[Training]):
         training.initial = _values(
             training.variables, lambda each: not each.trainable and id(container(each)) not in trained
         )
-        training.changed_early = self._changed_early(training)
+        pairs = zip(training.variables, training.initial or (), strict=False)
+        new = [(mark_of(each), now) for each, now in pairs if each.trainable and id(container(each)) not in trained]
+        # Whether the script has changed what no training has trained yet, since gradients were first taken of it.
+        training.changed_early = any(mark.used_first not in (None, hash(now.tobytes())) for mark, now in new)
         training.alike = self._initial.alike(training.variables)
         if training.initial is not None:
             self._initial.keep(training.variables, training.initial, training.root)
@@ -105,13 +108,6 @@ class Trainings(list[Training]):
         for training in trainings:
             self._initial.begin_late(training.variables, training.root)
             self._set_out(training)
-
-    def _changed_early(self, training: Training) -> bool:
-        """Whether the script has changed what no training has trained yet, since gradients were first taken of it."""
-        trained = set().union(*(each.updated for each in self))
-        pairs = zip(training.variables, training.initial or (), strict=False)
-        new = [(mark_of(each), now) for each, now in pairs if each.trainable and id(container(each)) not in trained]
-        return any(mark.used_first not in (None, hash(now.tobytes())) for mark, now in new)
 
     def _continued(self, weights: Sequence[Any], root: Any) -> Training | None:
         """The training that goes on with these variables, which begin with its weights."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compare.check.causes.base import Measurement, Variant
-from compare.check.recorded import ends_of, parts_of_step, skipped_updates, steps_of_epoch
+from compare.check.recorded import parts_of_step, skipped_updates, steps_of_epoch
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, all_rows, example_rows, rows_by_epoch
@@ -76,7 +76,7 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
 
 def _ends_all_epochs_here(sides: Sides, epoch: Sequence[int]) -> bool:
     """Whether the other side makes as many steps in all as if each of its epochs ended before this step."""
-    epochs, made = len(ends_of(sides)), sides.step - epoch[0]
+    epochs, made = len(sides.epochs.ends), sides.step - epoch[0]
     steps = [trace.last for trace in sides.traces]
     return epochs > 1 and epoch[0] == 1 and made > 0 and steps == [epochs * len(epoch), epochs * made]
 

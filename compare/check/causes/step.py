@@ -161,26 +161,24 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
     pairs = [(other, right) for right, other in both if right and other]
     if not pairs or any(a.keys() != b.keys() for a, b in pairs) or clip_alike(sides):
         return
-    ways = ((sides.other_name, sides.other_trace), (sides.right_name, sides.right_trace))
-    of_rows = {name for name, each in zip(sides.names, sides.close_ups, strict=True) if _limits_rows(each, sides.step)}
-    for ((side, own), (other, others)), each in ((ways, pairs), (ways[::-1], [pair[::-1] for pair in pairs])):
+    for at, each in ((sides, pairs), (sides.turned(), [pair[::-1] for pair in pairs])):
         limits = dict(_limits([([a[i] for i in a], [b[i] for i in a]) for a, b in each]))
+        others, own = map(clipping_of, at.traces)
         for kind, (limited, code) in LIMITED.items():
             limit = limits.get(kind)
             if limit is None:
                 continue
             usual = kind == "value" or abs(limit - float(f"{limit:.2g}")) <= 1e-4 * limit
-            explains = usual or (kind == "global" and side in of_rows)
+            explains = usual or (kind == "global" and _limits_rows(at.other, at.step))
             if explains and all(equal_gradients(a, Clip(kind, limit).of_variables(b)) for a, b in each):
-                clipping = {"clipping": clipping_of(own), "other_clipping": clipping_of(others)}
-                quantities = {"limited": limited, "limit": limit, "replicas": sides.replicas, **clipping}
+                quantities = {"limited": limited, "limit": limit, "replicas": sides.replicas}
                 remedy = f"gradients = {code.format(limit)}  # before they are applied"
-                if side == sides.other_name:
-                    option, value = next(iter(clipping_of(others).items()), ("", 0.0))
+                if at is sides:
+                    option, value = next(iter(others.items()), ("", 0.0))
                     remedy = f"  # as the other side's optimizer does, by {option}={value:g}"
                     remedy = f"gradients = {LIMITED[OF_OPTION[option]][1].format(value)}{remedy}" if option else ""
-                seen = Measurement.of("script-limits", side=side, other=other, **quantities)
-                yield Variant({}, seen, measured=True, remedy=remedy)
+                seen = Measurement.of("script-limits", **quantities, clipping=own, other_clipping=others)
+                yield Variant({}, at.named(seen), measured=True, remedy=remedy)
                 return
 
 
