@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check.case import Case
-from compare.check.recipe import MetricFormula, Recipe, Split, mean_of_means
+from compare.check.recipe import MetricFormula, Recipe, Split
 from compare.check.replay_parts import Batch, PassResult, concatenate, length
 from compare.check.step_values import relative_gap
 from compare.engine.keras_generation import AVERAGES_OUTPUT_LOSSES
@@ -28,14 +28,11 @@ class Cell:
     """One replica's part of one batch.
 
     Attributes:
-        loss: the mean of the examples' losses.
         trained_loss: the loss that the trainer differentiates.
         right: the result with the experiment's loss and weights.
         trained: the result with the loss and weights that the trainer differentiates.
     """
 
-    loss: float
-    penalties: list[float]
     trained_loss: float
     examples: int
     y: Any
@@ -115,9 +112,7 @@ class MetricTable:
         for replica, (right, trained) in zip(np.flatnonzero(split.sizes).tolist(), passes, strict=True):
             share = self.recipe.share(split)[replica] * split.replicas
             trained_loss = share * trained.loss + self.recipe.regularization * trained.penalty
-            loss = mean_of_means(split)[replica] * split.replicas * right.loss
-            part = parts[replica]
-            row.append(Cell(loss, right.penalties, trained_loss, split.sizes[replica], part[1], right, trained))
+            row.append(Cell(trained_loss, split.sizes[replica], parts[replica][1], right, trained))
         return row
 
 
@@ -203,7 +198,7 @@ class ReportedMetric:
     @property
     def penalties(self) -> int:
         rows = self.table.validation(self.table.case.epochs[0], training=False, sample_weights=True)
-        return len(rows[0][0].penalties)
+        return len(rows[0][0].right.penalties)
 
     def value(self, formula: MetricFormula, epoch: int) -> float:
         """Returns what a trainer that uses this formula reports for an epoch."""
@@ -255,8 +250,8 @@ class ReportedMetric:
             return (cell.trained if formula.trained_loss else cell.right).outputs[self.name]
         if formula.trained_loss:
             return cell.trained_loss
-        penalty = sum(value for i, value in enumerate(cell.penalties) if i != formula.without)
-        return cell.loss + penalty * formula.regularization
+        penalty = sum(value for i, value in enumerate(cell.right.penalties) if i != formula.without)
+        return cell.right.loss / cell.examples + penalty * formula.regularization
 
     def _measure(self, cells: Sequence[Cell], formula: MetricFormula) -> dict[str, float]:
         # In one batch: how examples are batched does not affect a metric that accumulates over them.

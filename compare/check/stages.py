@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from compare.check.forward_stages import examples_of, inputs_of, losses_of, predictions_of
-from compare.check.recipe import Clip
+from compare.check.recipe import Clip, norm_of
 from compare.check.step_values import (
     FEW_ROUNDINGS,
     GRADIENTS,
@@ -248,13 +248,9 @@ def _by_variable(at: Step, stage: str, seen: Callable[[CloseUp, int], Mapping[in
             off.append(i)
         if gap / noise >= worst / noise_there:
             worst, noise_there = gap, noise
-    shown = [_norms(each) for each in (a, b)]
+    shown = [f"norm {norm_of(list(each.values())):.6g}" for each in (a, b)]
     where = some([_name(at.variables, i) for i in off]) if 0 < len(off) < len(a.keys() | b.keys()) else ""
     return StageValues(stage, worst, noise_there, shown[0], shown[1], where)
-
-
-def _norms(arrays: Mapping[int, np.ndarray]) -> str:
-    return f"norm {np.sqrt(sum(float(np.sum(np.square(each))) for each in arrays.values())):.6g}"
 
 
 def _name(variables: Sequence[str], i: int) -> str:

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from compare.watch.trace import Reported, Trace
 
@@ -154,25 +154,17 @@ def _last_of_epoch(reported: Sequence[Reported], before: float, end: float) -> l
     return [last[number] for number in sorted(last)]
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """A number with which those of a loop are compared, in the first epoch."""
-
-    name: str
-    value: float
-    of_validation: bool | None
-
-
-def _wanted(like: Trace, ends: Sequence[float]) -> list[_Wanted]:
-    """What ``fit`` reports; without fit, what a loop does, each name once."""
+def _wanted(like: Trace, ends: Sequence[float]) -> list[Reported]:
+    """What ``fit`` reports in its first epoch; without fit, what a loop does, each name once."""
     if like.epochs:
-        return [_Wanted(name, value, name.startswith("val_")) for name, value in like.epochs[0].logs.items()]
+        of_fit = like.epochs[0].logs.items()
+        return [Reported(0, name, "", value, with_steps=not name.startswith("val_")) for name, value in of_fit]
     last = reversed(_last_of_epoch(_of_two_uses(like.reported, ends), 0, ends[0]))
     by_name = {each.name.lower(): each for each in last}
-    return [_Wanted(name, each.value, measures_validation(each)) for name, each in by_name.items()]
+    return [replace(each, name=name) for name, each in by_name.items()]
 
 
-def _paired(reported: Sequence[Reported], wanted: Sequence[_Wanted]) -> dict[int, str]:
+def _paired(reported: Sequence[Reported], wanted: Sequence[Reported]) -> dict[int, str]:
     """The name under which each metric is compared, by what it measures, the best proof first.
 
     A mean whose name does not say what it is the mean of must be that of the loss whose gradient is taken, or needs a
@@ -186,7 +178,7 @@ def _paired(reported: Sequence[Reported], wanted: Sequence[_Wanted]) -> dict[int
             said = other.name.removeprefix("val_") == base
             gap = abs(other.value - each.value) if math.isfinite(other.value - each.value) else math.inf
             near = gap <= NEAR * abs(other.value)
-            apart = {of_validation, other.of_validation} == {True, False}
+            apart = {of_validation, measures_validation(other)} == {True, False}
             if not apart and (said or (near and not base and each.kind == "Mean")):
                 rank = 3 if not said else 0 if near else 1 if other.name == each.name else 2
                 proofs.append((rank, gap, each.metric, other.name))

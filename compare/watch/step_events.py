@@ -19,7 +19,6 @@ from compare.watch.data_sets import DataSets
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Detail
 from compare.watch.shapes import is_column
-from compare.watch.training import Training
 from compare.watch.trainings import Trainings
 
 WITH_ROWS = ("inputs", "targets")
@@ -69,8 +68,14 @@ class StepEvents:
         self.seen: defaultdict[int, CloseUp] = defaultdict(lambda: CloseUp({}))
 
     def near(self, replica: int) -> bool:
-        """Whether the next step of a replica may be one whose stages are recorded, or the one before it."""
-        return any(map(self.watches, self._next_steps(replica)))
+        """Whether the next step of a replica may be one whose stages are recorded, or the one before it.
+
+        That is in any training, and in one that may be beginning.
+        """
+        made = [self._replicas[replica].made[training.number] for training in self._trainings]
+        steps = [*(step + 1 for step in made), *(made if self._accumulates else ())]
+        more = len(self._trainings) < self._settings.trainings
+        return any(map(self.watches, [*steps, 1] if more else steps))
 
     def add(self, kind: str, info: dict[str, Any], of_replica: Any, *arrays: Any) -> None:
         """Adds an event, as soon as its arrays have values, to the step that it belongs to."""
@@ -148,19 +153,15 @@ class StepEvents:
             event = Event("updated", replica, info, [np.array(array) for array in arrays])
             self.seen[training].steps[step].append(event)
             finite = all(np.isfinite(each).all() for each in self.seen[training].arrays(step, "loss"))
-            lost = self._lost(self._trainings[training], event.arrays) or not finite
-            if self._settings.latest_only and lost:
+            pairs = zip(event.arrays, self._trainings[training].initial or itertools.repeat(np.zeros(0)), strict=False)
+            # A mask may be infinite from the start.
+            lost = any(not np.isfinite(now).all() and np.isfinite(first).all() for now, first in pairs)
+            if self._settings.latest_only and (lost or not finite):
                 self._lost_at = step
 
     def watches(self, step: int) -> bool:
         """Whether a step's stages are recorded, or it is the one before."""
         return step <= self._lost_at and any(first - 1 <= step <= last for first, last in self._settings.close_up)
-
-    def _lost(self, training: Training, weights: Sequence[np.ndarray]) -> bool:
-        """Whether weights are not finite that were at first; a mask may be infinite from the start."""
-        initial = training.initial or [np.zeros(0)] * len(weights)
-        pairs = zip(weights, initial, strict=True)
-        return any(not np.isfinite(now).all() and np.isfinite(first).all() for now, first in pairs)
 
     def _between_steps(self, kind: str, replica: int, arrays: Sequence[np.ndarray]) -> None:
         """Records what is computed without a gradient: a loss, or predictions for the examples of the last step."""
@@ -188,12 +189,6 @@ class StepEvents:
             applied.clear()
         applied.update(positions)
         return made[training]
-
-    def _next_steps(self, replica: int) -> list[int]:
-        """The numbers that the next step may have: in any training, and in one that may be beginning."""
-        made = [self._replicas[replica].made[training.number] for training in self._trainings]
-        begun = [*(step + 1 for step in made), *(made if self._accumulates else ())]
-        return begun if len(self._trainings) == self._settings.trainings else [*begun, 1]
 
 
 def variable_ids(sources: Sequence[Any]) -> frozenset[int]:

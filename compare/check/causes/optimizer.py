@@ -121,7 +121,12 @@ def _applied_in_parts(case: Case) -> Iterator[Variant]:
 def _lost_count(case: Case) -> Iterator[Change]:
     """An optimizer that begins anew, or whose count of steps is not that of the steps made."""
     counts = _counts(case)
-    if restarts := frozenset(_restarts(case)):
+    pairs = enumerate(itertools.pairwise(case.steps), 1)
+    if restarts := frozenset(
+        i
+        for i, (step, following) in pairs
+        if len(step.calls) == len(following.calls) == 1 and following.calls[0].iterations < step.calls[0].iterations
+    ):
         first = case.steps[min(restarts)]
         seen = Measurement.of("begins-anew", step=min(restarts) + 1, epoch=first.epoch)
         yield {"restarts": restarts, "iterations": counts}, seen
@@ -152,13 +157,6 @@ def _settings(case: Case, other: Mapping[str, Any], expected: Mapping[str, Any])
         else:
             parts.append(Measurement.of("setting", name=name, value=value, expected=expected.get(name)))
     return Measurement.all(parts)
-
-
-def _restarts(case: Case) -> Iterable[int]:
-    """The steps before which the optimizer lost its count: it was made anew, or reset."""
-    for i, (step, following) in enumerate(itertools.pairwise(case.steps), 1):
-        if len(step.calls) == len(following.calls) == 1 and following.calls[0].iterations < step.calls[0].iterations:
-            yield i
 
 
 USUAL: Mapping[str, Sequence[float]] = {

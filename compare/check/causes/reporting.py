@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -229,10 +230,11 @@ def _what(metric: Measured) -> str:
     return metric.kind
 
 
+ReportingCause = partial(Cause, kind=REPORTING)
+
 CAUSES = (
-    Cause(
+    ReportingCause(
         id="metrics-not-reset",
-        kind=REPORTING,
         symptom="The first epoch is equal; after that, a metric lags behind the other side's.",
         explanation="A Keras metric accumulates until it is reset. Without a reset, later epochs report a mean over "
         "all epochs so far; a metric used in both training and validation mixes the two.",
@@ -244,9 +246,8 @@ CAUSES = (
         },
         formula=_not_reset,
     ),
-    Cause(
+    ReportingCause(
         id="metric-differs",
-        kind=REPORTING,
         symptom="Training is identical, but the reported accuracy is quite another one.",
         explanation='Three metrics are called "accuracy". fit chooses one of them by the shapes of labels and '
         "predictions; a loop that makes another one, or gives it labels of another form, measures something else.",
@@ -256,9 +257,8 @@ CAUSES = (
         'accuracy = tf.keras.metrics.BinaryAccuracy(name="accuracy")  # one prediction for each label',
         formula=_other_metric,
     ),
-    Cause(
+    ReportingCause(
         id="loss-averaged-over-batches",
-        kind=REPORTING,
         symptom="The reported loss differs a little from fit's, more so when the last batch is short.",
         explanation="fit weights each batch by its size. A mean over batches counts the short last batch like a full "
         "one.",
@@ -268,9 +268,8 @@ CAUSES = (
         remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
         formula=_per_batch,
     ),
-    Cause(
+    ReportingCause(
         id="last-batch-only",
-        kind=REPORTING,
         symptom="The reported loss jumps from epoch to epoch, although the weights are equal to fit's.",
         explanation="The value of the last batch stands for the whole epoch. fit reports the mean over all examples of "
         "the epoch.",
@@ -280,9 +279,8 @@ CAUSES = (
         remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
         formula=_last_batch,
     ),
-    Cause(
+    ReportingCause(
         id="loss-not-reduced",
-        kind=REPORTING,
         symptom="With R replicas, the reported loss is R times fit's, or 1/R of it.",
         explanation="A replica's loss, scaled because gradients are summed, is only its share of the loss: shares "
         "must be summed over the replicas, means must be averaged. With two replicas and losses [2, 3] and [4, 5], a "
@@ -293,9 +291,8 @@ CAUSES = (
         remedies={DIVIDED: UNDIVIDED},
         formula=_not_reduced,
     ),
-    Cause(
+    ReportingCause(
         id="loss-without-regularization",
-        kind=REPORTING,
         symptom="Training is identical, but the reported loss is lower than fit's.",
         explanation="The loop differentiates the whole loss, and reports the examples' part of it. fit reports the "
         "sum: the examples' losses and the layers' own.",
@@ -305,9 +302,8 @@ CAUSES = (
         remedies={ALONE: f"loss += tf.add_n(model.losses)\n{MEAN_OF_EXAMPLES}", DIVIDED: UNDIVIDED},
         formula=lambda case, _: _no_penalty(case, "train"),
     ),
-    Cause(
+    ReportingCause(
         id="validation-loss-without-regularization",
-        kind=REPORTING,
         symptom="val_loss is lower than fit's, by the same amount in every batch.",
         explanation="fit adds the layers' losses to the validation loss, too.",
         wrong="loss = tf.reduce_mean(per_example)  # in validation",
@@ -315,9 +311,8 @@ CAUSES = (
         remedies={DIVIDED: UNDIVIDED},
         formula=lambda case, _: _no_penalty(case, "validation"),
     ),
-    Cause(
+    ReportingCause(
         id="validation-in-training-mode",
-        kind=REPORTING,
         symptom="Validation results are noisy or worse than fit's, and depend on the validation batch size.",
         explanation="The model is called with training=True in validation: dropout is active, and batch normalization "
         "uses the batch's own statistics.",
@@ -326,18 +321,16 @@ CAUSES = (
         rewrites=NOT_TRAINING,
         formula=_training_mode,
     ),
-    Cause(
+    ReportingCause(
         id="validation-examples-dropped",
-        kind=REPORTING,
         symptom="Validation results differ a little from fit's; they are equal if all validation batches are full.",
         explanation="Validation leaves out batches: the short last one, or all after a fixed number of steps.",
         wrong="for batch in validation.take(steps): ...  # or drop_remainder=True",
         remedy="for batch in validation: ...  # all of them, without drop_remainder",
         formula=_dropped,
     ),
-    Cause(
+    ReportingCause(
         id="metrics-from-one-replica",
-        kind=REPORTING,
         symptom="With several replicas, metrics are noisier than fit's.",
         explanation="The number covers only one replica's examples: only one local result is read, or the metric was "
         "created outside the strategy's scope.",
@@ -346,9 +339,8 @@ CAUSES = (
         "loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])  # in the step",
         formula=_one_replica,
     ),
-    Cause(
+    ReportingCause(
         id="validation-sample-weights-dropped",
-        kind=REPORTING,
         symptom="val_loss differs from fit's from the first epoch on; the metrics do not.",
         explanation="The validation data has sample weights, and the loop ignores them.",
         wrong="x, y, *_ = batch  # in validation\nper_example = loss_object.call(y, predictions)",
