@@ -143,6 +143,68 @@ def test_of_weights_that_are_only_alike_a_loss_that_nothing_updates_is_told(tmp_
     assert [each["kind"] for each in found["measurements"]] == ["loss-never-updated"]
 
 
+RETURNS = """
+import keras, numpy as np, tensorflow as tf
+x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+inputs = keras.Input((4,))
+net = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+optimizer = keras.optimizers.SGD(0.1)
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(y - net(x, training=True)))
+    optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+    return loss
+def validate(x, y):
+    return tf.reduce_mean(tf.abs(y - net(x, training=False)))
+"""
+OWN_FIT = (
+    RETURNS
+    + """
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+    def train_step(self, data):
+        return {"total_loss": step(*data)}
+    def test_step(self, data):
+        return {"total_loss": validate(*data)}
+    def call(self, x):
+        return net(x)
+model = Own()
+model.compile()
+model.fit(x, x[:, :1], validation_data=(x, x[:, 1:2]), epochs=2, batch_size=8, verbose=0)
+"""
+)
+OWN_LOOP = (
+    RETURNS
+    + """
+step, validate = tf.function(step), tf.function(validate)
+means = [keras.metrics.Mean(name=name) for name in ("total_loss", "val_total_loss")]
+for _ in range(2):
+    for mean in means:
+        mean.reset_state()
+    for i in range(0, 32, 8):
+        means[0].update_state(step(x[i : i + 8], x[i : i + 8, :1]))
+    for i in range(0, 32, 8):
+        means[1].update_state(validate(x[i : i + 8], x[i : i + 8, 1:2]))
+    for mean in means:
+        mean.result()
+"""
+)
+
+
+def test_a_fit_whose_own_step_returns_no_metrics_reports_its_last_batch_and_not_the_loop_is_blamed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own_fit.py").write_text(OWN_FIT)
+    (tmp_path / "loop.py").write_text(OWN_LOOP)
+    scripts = [str(tmp_path / name) for name in ("own_fit.py", "loop.py")]
+    result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
+    (cause,) = result.causes
+    assert (result.verdict, cause.id, cause.side) == ("different", "last-batch-only", "own_fit")
+    assert list(cause.metrics) == ["total_loss", "val_total_loss"] and "self.loss_metric" in cause.remedy
+
+
 def test_numbers_taken_after_the_update_are_said_to_be_that() -> None:
     steps = {number: step(value, 4) for number, value in ((1, 2.0), (2, 1.0))}
     seen = CloseUp(steps, untaped={1: [(1.75, 4)], 2: [(0.75, 4), (9.0, 4)]}, again={1, 2})
@@ -290,6 +352,52 @@ def test_a_metric_that_begins_anew_within_an_epoch_has_no_number_of_it(counted: 
     both = [*reported[:2], given[0], *reported[2:], given[1]]  # compare.report is no metric
     logs = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=both), [2, 4], fit)
     assert logs[1][0] == {"own": 0.1} | ({} if left_out else {"loss": 0.4})
+
+
+@pytest.mark.parametrize(("ends", "known"), [([2], True), ([4], False)])
+def test_a_metric_that_is_reset_in_each_step_has_no_number_of_an_epoch(ends: list[int], known: bool) -> None:
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=[FitEpoch(2, {"loss": 0.5}, 1.0)])
+
+    def logs(*values: float, with_steps: bool | None = True) -> dict[str, float]:
+        read = [
+            Reported(i, "loss", "Mean", value, counted=1, with_steps=with_steps) for i, value in enumerate(values, 1)
+        ]
+        return logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=read), ends, fit)[1][0]
+
+    assert logs(0.4, 0.3) == ({} if known else {"loss": 0.3})
+    assert logs(0.4, 0.4) == {"loss": 0.4}, "not updated in between"
+    assert logs(0.4, 0.3, with_steps=False) == {}, "of validation, which has another name"
+
+
+@pytest.mark.parametrize("kind", ["Mean", "SparseCategoricalAccuracy"])
+def test_several_metrics_of_training_validation_and_test_in_turn_are_paired_with_the_first_two(kind: str) -> None:
+    names = ("kl_loss", "total_loss")
+    logs = {"kl_loss": 0.5, "total_loss": 0.9, "val_kl_loss": 0.4, "val_total_loss": 0.8}
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=[FitEpoch(2, logs, 1.0)])
+    read = [
+        Reported(2, name, kind, part + 0.4 * i, metric=i, with_steps=True)
+        for part in (0.5, 0.4, 0.1)
+        for i, name in enumerate(names)
+    ]
+    found = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=read), [2], fit)[1][0]
+    assert found == pytest.approx(logs)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "paired"),
+    [
+        ("total_loss", "val_total_loss", "val_total_loss"),
+        ("total_loss", "train_total_loss", "total_loss"),
+        ("total_loss", "my_loss", ""),
+        ("loss", "my_loss", "loss"),
+        ("loss", "val_my_loss", "val_loss"),
+    ],
+)
+def test_a_name_says_the_part_and_the_number(wanted: str, name: str, paired: str) -> None:
+    epoch = FitEpoch(2, {wanted: 0.5, f"val_{wanted}": 0.1}, 1.0)
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=[epoch])
+    loop = Trace((), 1, np.zeros(0), "loop", reported=[Reported(2, name, "Mean", 3.0)])
+    assert logs_by_epoch(loop, [2], fit)[1][0] == ({paired: 3.0} if paired else {})
 
 
 def test_means_without_names_in_two_loops_are_paired_by_their_values() -> None:

@@ -59,7 +59,7 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
         if unexplained and (seen := both[1]) is not None:
             evidence = evidence_on_numbers(pair.candidate, unexplained, seen, losses_by_epoch(seen, ends), ends)
         return _of_numbers(pair, causes, evidence)
-    others = [*of_reference, *_in_training_mode(pair, model, used)]
+    others = [*of_reference, *_in_training_mode(pair, model, used), *_of_last_batches(pair, model)]
     reporting = pair.exactly.reporting
     different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
     reported = reported_by_both(pair.reference, pair.candidate)
@@ -119,7 +119,7 @@ def own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) ->
         [] if close_up is None else name_own_loss(records[side], losses_by_epoch(close_up, ends), used)
         for side, close_up in ((side, seen[side]) for side in (1 - at_fault, at_fault))
     )
-    causes += _in_training_mode(pair, model, used)
+    causes += [*_in_training_mode(pair, model, used), *_of_last_batches(pair, model)]
     also = {cause.id for cause in right}  # what both do is no difference
     known, kept = (never_reset(traces[side], ends, traces[1 - at_fault]) for side in (1 - at_fault, at_fault))
     causes += name_not_reset({name: kept[name] for name in kept.keys() - known.keys()}, records[at_fault], used)
@@ -147,6 +147,25 @@ def _in_training_mode(pair: Pair, model: ModelPair, used: Used) -> list[Finding]
     cause, source = CATALOGUE["validation-in-training-mode"], Source.of(line)
     found = cause.found(model.names[at_fault], seen, used=used)
     return [replace(found, source=source and replace(source, instead=cause.instead_of(source.text)))]
+
+
+def _of_last_batches(pair: Pair, model: ModelPair) -> list[Finding]:
+    """The cause of numbers of a ``fit`` whose own step returns no metrics, where the other side reports their means."""
+    found, records = [], (pair.reference, pair.candidate)
+    for side, trace in enumerate(model.traces):
+        wrong: dict[str, tuple[int, float, float]] = {}
+        for epoch, name, right, value in reported_by_both(records[1 - side], records[side]):
+            mean = trace.epochs[epoch - 1].means.get(name) if epoch <= len(trace.epochs) else None
+            if mean is not None and same(mean, right) and not same(value, right):
+                wrong.setdefault(name, (epoch, value, right))
+        for name, (epoch, value, right) in list(wrong.items())[:1]:
+            seen = Measurement.of(
+                "returned-for-the-last-batch",
+                metric=name, metrics=list(wrong), epoch=epoch, value=value, right=right, other=model.names[1 - side],
+            )  # fmt: skip
+            used = used_by(trace, model.traces[1 - side])
+            found.append(CATALOGUE["last-batch-only"].found(model.names[side], seen, used=used))
+    return found
 
 
 def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int, seen: CloseUp | None = None) -> list[Finding]:

@@ -323,6 +323,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
         "{it}the mean over {batches} batches, of which the last has {last:.0f} examples", joined=", "
     ),
     "reported-last-batch-only": _reported("that of the epoch's last batch alone", joined=", "),
+    "returned-for-the-last-batch": "{metrics:and} {metrics:is|are} what its own step returned for the last batch "
+    "alone: in epoch {epoch} {metric} is {value:.6g}; the mean of what it returned for all batches is {right:.6g}, as "
+    "{other} reports",
     "reported-metrics-not-reset": _SO_FAR,
     "script-other-metric": _script_other_metric,
     "loss-never-updated": "{side} reports 0 as the loss of epoch {epoch}, and the losses of its steps are not 0: "

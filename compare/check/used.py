@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compare.watch.trace import ON_BATCHES, Trace
+from compare.watch.trace import BY_OWN_STEP, ON_BATCHES, Trace
 
 RUN, SCRIPT = "run", "script"
 """Code that is given a ``Run``, and code that has none."""
 FIT = "fit"
 """A script that calls ``fit`` and leaves the step to Keras."""
+OWN_STEP = "own-step"
+"""A script that calls ``fit`` on a model with its own ``train_step``."""
 ALONE = "alone"
 """One replica, and no use of the strategy."""
 AVERAGES = "averages"
@@ -27,8 +29,8 @@ class Used:
     """What the code at fault uses.
 
     Attributes:
-        words: those of ``RUN``, ``SCRIPT``, ``FIT``, ``ALONE``, ``ON_BATCHES``, ``AVERAGES``, ``DIVIDED`` and
-            ``SETS_RATE`` that hold.
+        words: those of ``RUN``, ``SCRIPT``, ``FIT``, ``OWN_STEP``, ``ALONE``, ``ON_BATCHES``, ``AVERAGES``, ``DIVIDED``
+            and ``SETS_RATE`` that hold.
         optimizer: the class of the other side's optimizer, as code names it.
     """
 
@@ -61,6 +63,7 @@ def used_by(other: Trace, right: Trace) -> Used:
     words = {
         SCRIPT: True,
         FIT: other.trained_by == "fit",
+        OWN_STEP: other.trained_by == BY_OWN_STEP,
         ALONE: other.replicas == 1,
         ON_BATCHES: other.trained_by == ON_BATCHES,
         AVERAGES: bool(right.config.get("use_ema")),

@@ -71,9 +71,10 @@ class Finding:
     @property
     def metrics(self) -> list[str]:
         """The reported numbers that it concerns, as far as they were measured."""
-        return [
+        names = (
             name for part in self._parts for name in (*part.get("metrics", ()), *filter(None, [part.get("metric")]))
-        ]
+        )
+        return list(dict.fromkeys(names))
 
     @property
     def divided(self) -> str:

@@ -20,6 +20,7 @@ from compare.watch.noise import Noise
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.repeats import Repeats, leaves
 from compare.watch.settings import SEEDS, Detail
+from compare.watch.trace import BY_OWN_STEP
 from compare.watch.trace_writer import TraceWriter
 from compare.watch.training import Training
 from compare.watch.trainings import Trainings
@@ -382,7 +383,7 @@ class Observer:
         if not self.fitting:
             return "loop"
         own = type(self.fitting[-1]).train_step is not keras.Model.train_step
-        return "fit with its own train_step" if own else "fit"
+        return BY_OWN_STEP if own else "fit"
 
     def _enough(self) -> bool:
         """Whether no more steps are needed: of what is awaited, and of one script, of a second training."""

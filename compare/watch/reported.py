@@ -268,11 +268,23 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         self._observer, self._writer, self._trained, self._facts = observer, writer, model, facts
         self._began = time.perf_counter()
         self._cut = False
+        self._returned: dict[str, list[float]] = {}
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._began = time.perf_counter()
+        self._began, self._returned = time.perf_counter(), {}
+
+    def _returns(self, prefix: str, batch: int, logs: Mapping[str, Any] | None) -> None:
+        """Keeps what a step returned, if it is told after each: not with several steps in one call."""
+        for name, value in (logs or {}).items():
+            values = self._returned.setdefault(f"{prefix}{name}", [])
+            if len(values) == batch and (number := _number(value)) is not None:
+                values.append(number)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._returns("val_", batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._returns("", batch, logs)
         if self._observer.is_over(self._trained):  # so that the script's second training begins soon
             self._trained.stop_training = True
             self._cut = batch + 1 != (self.params or {}).get("steps")
@@ -285,7 +297,9 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         content["fit"] = dict(self._facts)
         numbers = {name: number for name, value in (logs or {}).items() if (number := _number(value)) is not None}
         seconds = time.perf_counter() - self._began
-        content["epochs"].append(FitEpoch(training.steps, numbers, seconds))
+        last = {name: values for name, values in self._returned.items() if values[-1:] == [numbers.get(name)]}
+        means = {name: float(np.mean(values)) for name, values in last.items()}
+        content["epochs"].append(FitEpoch(training.steps, numbers, seconds, means))
 
 
 def _averaged(writer: TraceWriter, original: Any, *args: Any, **options: Any) -> Any:

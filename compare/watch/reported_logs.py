@@ -38,7 +38,7 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     logs |= {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
     names = {} if trace.epochs else names_by_metric(trace, ends, like)
     # What the script itself gives a name counts more than what a metric of that name says.
-    for each in sorted(_of_two_uses(trace.reported, ends), key=lambda each: not each.kind):
+    for each in sorted(_of_two_uses(trace.reported, ends, like), key=lambda each: not each.kind):
         epoch = each.epoch or next((number for number, end in enumerate(ends, start=1) if each.steps <= end), 0)
         name = names.get(each.metric, "") if each.kind else each.name
         if name and epoch in logs:
@@ -53,7 +53,7 @@ def line_of(trace: Trace, ends: Sequence[int], like: Trace, wanted: Sequence[str
     """
     names = names_by_metric(trace, ends, like)
     reported = (
-        (each, names.get(each.metric) if each.kind else each.name) for each in _of_two_uses(trace.reported, ends)
+        (each, names.get(each.metric) if each.kind else each.name) for each in _of_two_uses(trace.reported, ends, like)
     )
     lines = ((each.updated if each.metric >= 0 else None) or each.line for each, name in reported if name in wanted)
     return next(filter(None, lines), None)
@@ -65,7 +65,7 @@ def names_by_metric(trace: Trace, ends: Sequence[float], like: Trace) -> dict[in
     A metric that is made anew in each epoch has the name of the one whose place it takes.
     """
     ends = ends or (math.inf,)
-    reported = _of_two_uses(trace.reported, ends)
+    reported = _of_two_uses(trace.reported, ends, like)
     names: dict[int, str] = {}
     before, known = 0.0, dict[tuple[str, str, int], str]()
     for end in ends:
@@ -83,12 +83,14 @@ def names_by_metric(trace: Trace, ends: Sequence[float], like: Trace) -> dict[in
     return names
 
 
-def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float]) -> list[Reported]:
+def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float], like: Trace) -> list[Reported]:
     """What was reported; what a metric of training gives for validation gets a number of its own.
 
     Such values are read after the last step of an epoch, when the same metric has already been read with another value.
+    What it gives after it has begun anew once more is of neither, as of test data.
     """
-    reported = _of_epochs(reported, ends)
+    steadily = _updated_by_steps(reported, ends)
+    reported = _of_epochs(reported, ends, known=len(ends) > 1 or [each.steps for each in like.epochs] == [*ends])
     at_end: dict[int, dict[float, list[Reported]]] = {}
     for each in reported:
         if each.kind and each.steps in ends:
@@ -99,30 +101,41 @@ def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float]) -> list[Re
         for number, reads in at_end.items()
         if len(reads) == len(ends)
         and all(read[0].value != read[-1].value for read in reads.values())
-        and kinds.count(reads[ends[0]][0].kind) == 1
+        and (number in steadily or kinds.count(reads[ends[0]][0].kind) == 1)
     }
+    found, last = [], dict[tuple[int, float], tuple[Reported, int]]()
+    for each in reported:
+        place, use = (each.metric, each.steps), 0
+        if each.kind and each.metric in twice and each.steps in ends:
+            read, use = last.get(place, (each, 0))
+            use += each.value != read.value and (not use or each.counted <= read.counted)
+            last[place] = each, use
+        if use < 2:
+            other = {"name": f"val_{each.name}", "metric": -1 - each.metric, "with_steps": False}
+            found.append(replace(each, **other) if use else each)
+    return found
 
-    def read_again(each: Reported) -> bool:
-        if not each.kind or each.metric not in twice or each.steps not in ends:
-            return False
-        return each.value != at_end[each.metric][each.steps][0].value
 
-    return [
-        replace(each, name=f"val_{each.name}", metric=-1 - each.metric, with_steps=False) if read_again(each) else each
-        for each in reported
-    ]
+def _updated_by_steps(reported: Sequence[Reported], ends: Sequence[float]) -> set[int]:
+    """The metrics that steps update: means of the loss, and those that count more with the steps of an epoch."""
+    known = {each.metric for each in reported if each.of_loss or each.with_steps}
+    return known | {after.metric for read, after in _within_epochs(reported, ends) if after.counted > read.counted}
 
 
-def _of_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> list[Reported]:
-    """What was reported of whole epochs.
+def _of_epochs(reported: Sequence[Reported], ends: Sequence[float], *, known: bool) -> list[Reported]:
+    """What was reported of whole epochs, whose ends may not be ``known`` of one alone.
 
     A metric that is read counts as it is read, and not also where it is updated by a call. Of several epochs, what it
     has said between their ends is of none, nor is what it says after the last more often than after those before, as
     when training is followed by an evaluation. A metric that begins to count anew within an epoch has others.
     """
-    anew = {after.metric for read, after in _reads_in_turn(reported)
-            if len(ends) > 1 and after.counted < read.counted and read.steps < after.steps
-            and not any(read.steps <= end < after.steps for end in ends)}  # fmt: skip
+    steadily = _updated_by_steps(reported, ends)
+    anew = {
+        after.metric
+        for read, after in _within_epochs(reported, ends)
+        if known
+        and after.counted < read.counted + (after.metric in steadily and read.counted > 0 and after.value != read.value)
+    }
     reported = [each for each in reported if each.metric not in anew or not each.kind]
     read = {each.metric for each in reported if not each.updating}
     counts: dict[tuple[int, float], int] = Counter()
@@ -139,12 +152,13 @@ def _of_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> list[Repo
     return kept
 
 
-def _reads_in_turn(reported: Sequence[Reported]) -> Iterator[tuple[Reported, Reported]]:
-    """What each metric says, and what it says next."""
+def _within_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> Iterator[tuple[Reported, Reported]]:
+    """What each metric says, and what it says next, after further steps of the same epoch."""
     last: dict[int, Reported] = {}
     for each in filter(lambda each: each.kind, reported):
-        if each.metric in last:
-            yield last[each.metric], each
+        read = last.get(each.metric, each)
+        if read.steps < each.steps and not any(read.steps <= end < each.steps for end in ends):
+            yield read, each
         last[each.metric] = each
 
 
@@ -159,7 +173,7 @@ def _wanted(like: Trace, ends: Sequence[float]) -> list[Reported]:
     if like.epochs:
         of_fit = like.epochs[0].logs.items()
         return [Reported(0, name, "", value, with_steps=not name.startswith("val_")) for name, value in of_fit]
-    last = reversed(_last_of_epoch(_of_two_uses(like.reported, ends), 0, ends[0]))
+    last = reversed(_last_of_epoch(_of_two_uses(like.reported, ends, like), 0, ends[0]))
     by_name = {each.name.lower(): each for each in last}
     return [replace(each, name=name) for name, each in by_name.items()]
 
@@ -216,11 +230,12 @@ def _base(reported: Reported, wanted: Sequence[str]) -> str:
     name, by_name = reported.name.lower(), {each.lower(): each for each in wanted}
     if re.fullmatch(OF_KERAS, name):
         return "loss" if reported.of_loss else ""
-    if name in by_name:
-        return by_name[name]
+    of_part = re.sub(f"^({'|'.join((*OF_VALIDATION, *OF_TRAINING))})_", "", name)
+    if found := by_name.get(name, by_name.get(of_part)):
+        return found
     if "acc" in name or "Accuracy" in reported.kind:
         return next((each for each in wanted if "acc" in each), "")
-    if "loss" in name:
+    if "loss" in name and "loss" in wanted:
         return "loss"
     if found := next((each for each in wanted if each in name), ""):
         return found

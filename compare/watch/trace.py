@@ -22,7 +22,7 @@ CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 """The options of an optimizer by which it limits gradients before it uses them."""
 BY_HAND = "ByHand"
 """The class of what stands for the optimizer of a script that changes its weights without one."""
-ON_BATCHES = "train_on_batch"
+ON_BATCHES, BY_OWN_STEP = "train_on_batch", "fit with its own train_step"
 """What trained, where a loop calls it."""
 ENOUGH = "enough"
 """The file that says that the trainings have made their steps, so that the script is ended."""
@@ -56,11 +56,13 @@ class FitEpoch:
     Attributes:
         steps: the number of optimizer steps of the training up to its end.
         seconds: its wall time.
+        means: of the numbers that are what the step returned for the last batch, the means over all batches.
     """
 
     steps: int
     logs: Mapping[str, float]
     seconds: float
+    means: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

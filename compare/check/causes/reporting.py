@@ -11,7 +11,7 @@ import numpy as np
 from compare.check.causes.base import NOT_TRAINING, REPORTING, Cause, Measurement, Variant
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import CLOSE
-from compare.check.used import ALONE, DIVIDED, SCRIPT
+from compare.check.used import ALONE, DIVIDED, OWN_STEP, SCRIPT
 from compare.records import Record
 from compare.verdict.exact import metric_names
 from compare.watch.reported_logs import names_by_metric
@@ -139,6 +139,10 @@ MEAN_OF_CALLS = (
     "means = totals / examples  # after the last batch of an epoch"
 )
 """With ``train_on_batch``, which begins anew with every batch since Keras 3.15; before, it gave the means so far."""
+MEAN_OF_STEP = (
+    "self.loss_metric.update_state(loss)  # a tf.keras.metrics.Mean, made in __init__\n"
+    'return {"loss": self.loss_metric.result()}  # of what is no metric, fit keeps the last batch\'s value'
+)
 
 
 # Two recorded sides
@@ -276,7 +280,12 @@ CAUSES = (
         wrong="for x, y in dataset:\n    loss = train_step(x, y)\nprint(epoch, loss)",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# in every step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
-        remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
+        remedies={
+            ON_BATCHES: MEAN_OF_CALLS,
+            OWN_STEP: MEAN_OF_STEP,
+            ALONE: MEAN_OF_EXAMPLES,
+            DIVIDED: UNDIVIDED,
+        },
         formula=_last_batch,
     ),
     ReportingCause(
