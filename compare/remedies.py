@@ -33,7 +33,7 @@ REMEDIES = {
     ),
     # Calls of a model, and of fit.
     "Only input tensors may be passed as positional arguments|got multiple values for argument 'training'": (
-        "write model(x, training=True)"
+        "give what is no tensor by its name, as in model(x, training=True)"
     ),
     _no("fit_generator"): "write model.fit, which takes generators and datasets",
     _no("evaluate_generator", "predict_generator"): "write model.evaluate or model.predict, which take generators",

@@ -294,6 +294,21 @@ def test_a_layer_that_has_drawn_more_often_is_a_hint_where_predictions_differ(
     assert [(each.quantities["layer"], each.quantities["times"]) for each in found] == [("sampling", 5)] * said
 
 
+@pytest.mark.parametrize(("times", "empty", "kind"), [
+    (STEP, (STEP - 1,), "drawn-without-data"),
+    (STEP, (STEP,), "drawn-more-often"),  # only after this step
+    (STEP + 1, (STEP - 1,), "drawn-more-often"),
+    (STEP, (), "drawn-more-often"),
+])  # fmt: skip
+def test_draws_of_a_step_without_data_are_said_to_be_that(times: int, empty: tuple[int, ...], kind: str) -> None:
+    right, other = drawn(RIGHT, 3, times), drawn(linear_step(offset=1.0), 3, STEP - 1)
+    given = replace(sides(other), close_ups=(right, other))
+    fit = given.names.index(given.right_name)
+    traces = [replace(trace, empty=empty if i == fit else ()) for i, trace in enumerate(given.traces)]
+    seen = list(hints(locate(right, other, [], STEP, NAMES), replace(given, traces=(traces[0], traces[1]))))
+    assert [each.kind for each in seen if each.kind.startswith("drawn")] == [kind]
+
+
 @pytest.mark.parametrize(
     ("times", "lines", "kind"),
     [

@@ -384,6 +384,28 @@ def test_several_metrics_of_training_validation_and_test_in_turn_are_paired_with
 
 
 @pytest.mark.parametrize(
+    ("line", "counts"),
+    [("self.total[0](loss)  # of all", False), ("value = self.total[0](loss)", True), ("print(total(loss))", True)],
+)
+def test_what_a_call_of_a_metric_gives_counts_if_it_goes_somewhere(line: str, counts: bool) -> None:
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=[FitEpoch(2, {"loss": 0.5}, 1.0)])
+    called = Reported(2, "loss", "Mean", 0.4, updating=True, line=("loop.py", 3, line))
+    logs = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=[called]), [2], fit)[1][0]
+    assert logs == ({"loss": 0.4} if counts else {})
+
+
+@pytest.mark.parametrize(("second", "paired"), [(0.004, {}), (0.0041, {"loss": 0.496}), (0.0, {"loss": 0.496})])
+def test_a_mean_without_a_name_that_is_a_part_of_the_loss_is_not_the_loss(
+    second: float, paired: dict[str, float]
+) -> None:
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=[FitEpoch(2, {"loss": 0.5}, 1.0)])
+    parts = [Reported(2, "mean", "Mean", value, metric=i) for i, value in enumerate((0.496, second))]
+    assert logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=parts), [2], fit)[1][0] == paired
+    right = [replace(each, value=value) for each, value in zip(parts, (0.5000001, second * 0), strict=True)]
+    assert logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=right), [2], fit)[1][0] == {"loss": 0.5000001}
+
+
+@pytest.mark.parametrize(
     ("wanted", "name", "paired"),
     [
         ("total_loss", "val_total_loss", "val_total_loss"),

@@ -25,6 +25,7 @@ from compare.app import scripts_close_ups, scripts_session
 from compare.app.script_pairs import (
     _same_weights,
     begin_equal,
+    begun_apart,
     changed_apart,
     changed_last,
     further_trainings,
@@ -2060,10 +2061,11 @@ def test_a_model_that_is_not_surely_the_same_is_no_part_of_a_training(watch: Wat
     assert compared(whole, watch(partial(encoder_and_head, HEAD, **other))) == []
 
 
-def averaged(keep: float | None, *, inside: bool = False, eager: bool = False) -> None:
+def averaged(keep: float | None, *, inside: bool = False, eager: bool = False, copied: bool = True) -> None:
     """Trains a model, and keeps a moving average of its weights in another one, of a model's ``fit`` or by hand."""
     net, average = make(), make()
-    average.set_weights(net.get_weights())
+    if copied:
+        average.set_weights(net.get_weights())
     optimizer = keras.optimizers.Adam(0.01)
 
     def follow() -> None:
@@ -2123,6 +2125,18 @@ def test_a_model_that_one_script_alone_changes_without_an_optimizer_is_said(watc
     assert len(pairs) == 1 and said.startswith("only a also has sequential") and said.endswith("is not compared")
     cut = watch(lambda: by_hand(make(), epochs=2), max_steps=4)
     assert changed_apart(["a", "b"], [sides[0], cut], pairs) == [], "nobody knows what it would have come to"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_model_that_only_one_script_makes_a_copy_of_what_it_trains_is_said(watch: Watch, inside: bool) -> None:
+    sides = watch(lambda: averaged(0.9, inside=inside)), watch(lambda: averaged(0.9, copied=False))
+    pairs = compared(*sides)
+    ((said, pair),) = begun_apart(["a", "b"], sides, pairs).items()
+    assert re.match(r"sequential\w* of b, .* begins with other weights than those it trains; in a it .* a copy", said)
+    told = [*pairs, pair]
+    assert left_out(["a", "b"], pairs[0], told, changing=True) == changed_apart(["a", "b"], sides, told) == []
+    both = watch(lambda: averaged(0.9, copied=False)), sides[1]
+    assert begun_apart(["a", "b"], both, compared(*both)) == {}, "neither is a copy"
 
 
 def test_a_model_that_both_leave_as_it_is_is_not_compared(watch: Watch) -> None:

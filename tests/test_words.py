@@ -124,6 +124,10 @@ SIDES = {"side": "loop", "other": "fit"}
      {"layer": "sampling", "times": 8, "other_times": 6, "line": "loop.py:3: m(x, training=True)"},
      "before this step sampling has drawn random numbers 8 times in loop and 6 times in fit, so the next ones differ: "
      "loop calls its model with training=True outside of the training step (loop.py:3: m(x, training=True))"),
+    ("drawn-without-data", {"layer": "dropout", "times": 9, "other_times": 10},
+     "before this step dropout has drawn random numbers 9 times in loop and 10 times in fit, so the next ones differ: "
+     "at the end of each epoch over data of unknown size, fit makes one more step, without data; "
+     "dataset.apply(tf.data.experimental.assert_cardinality(steps)) says where an epoch ends"),
     ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},
      "before this step sampling has drawn random numbers 5 times in loop and 6 times in fit, so the next ones differ: "
      "one side calls the model more often, such as for validation, or with training=True there, where Dropout draws "

@@ -147,6 +147,31 @@ def _states(traces: Sequence[Sequence[Trace]]) -> Iterator[Pair]:
                 break
 
 
+def begun_apart(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> dict[str, Pair]:
+    """The models that scripts change without an optimizer and of which one begins as a copy of what it trains.
+
+    By a sentence on each.
+    """
+    found: dict[str, Pair] = {}
+    sides: list[list[Trace]] = [[], []]
+    for side, trace in _only_one(traces, pairs):
+        sides[side] += [trace] * (trace.state in (INSIDE, APART))
+    for one, other in product(*sides):
+        pair = _ordered(one, other, range(len(one.variables)), paired(other.variables, one.variables))
+        copies = [_begins_as_trained(each, of) for each, of in zip((one, other), traces, strict=True)]
+        if pair is not None and copies[0] != copies[1] and not all(each.never_changes for each in pair):
+            right = copies.index(True)
+            what = f"{(one, other)[1 - right].model or 'a model'} of {names[1 - right]}, which changes it itself"
+            why = f"in {names[right]} it begins as a copy of them, as by set_weights"
+            found[f"{what}, begins with other weights than those it trains; {why}, so the two are not compared"] = pair
+    return found
+
+
+def _begins_as_trained(copy: Trace, trainings: Sequence[Trace]) -> bool:
+    own = set(_beginnings(copy))
+    return bool(own) and any(own <= set(_beginnings(each)) for each in trainings if not each.state)
+
+
 def _likeliest(one: Trace, other: Trace) -> Likely:
     """Two trainings with their variables in one order, and how unlikely it is; empty if they are not the same one."""
     ways = [((not begin_equal(*pair), way), pair) for way, pair in enumerate(_ways(one, other)) if pair is not None]

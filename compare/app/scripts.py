@@ -13,6 +13,7 @@ from rich.console import Console
 from compare.app.provenance import provenance
 from compare.app.script_pairs import (
     begin_equal,
+    begun_apart,
     changed_apart,
     changed_last,
     further_trainings,
@@ -159,20 +160,7 @@ def _train(session: ScriptsSession) -> None:
     models = session.models
     several = [list(each.names) for each in models[1:]]
     session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
-    unknown = {f"other weights of {each.names[1]}": _left_out(session, each, changing=True) for each in models}
-    unused = (text for each in models for text in _left_out(session, each, changing=False))
-    averages, both_average = _averages(names, (first, second))
-    session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs)), *averages]
-    unknown[f"the moving averages of {session.names[1]}"] = [] if both_average else averages
-    if session.alone:
-        session.left_out += further_trainings(session.names[0], traces[0], paired)
-    elif not session.ended:  # else the other side may have been about to do the same
-        session.left_over = left_over(session.names, traces, paired)
-        unknown[f"other trainings of {session.names[1]}"] = [*session.left_over, *further]
-        unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
-        both_set, one_sets = set_at_the_end(session.names, traces, paired)
-        unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired) + both_set
-        session.left_out += one_sets
+    unknown = _look_at_the_rest(session, names, runs, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
     notes = [*environments, *(_unknown_ends(session.models[0]) if shown else ()), *_cut(session, runs)]
@@ -181,6 +169,34 @@ def _train(session: ScriptsSession) -> None:
     for text in notes:
         tell(session.console, f"Note: {text}")
     _say_what_trained(session)
+
+
+def _look_at_the_rest(
+    session: ScriptsSession,
+    names: Sequence[str],
+    runs: Sequence[ScriptRun],
+    traces: Sequence[Sequence[Trace]],
+    paired: Sequence[tuple[Trace, Trace]],
+) -> dict[str, list[str]]:
+    """What is not compared, as sentences: what allows no verdict, by what that is; the rest is told of the session."""
+    others_begin = begun_apart(session.names, traces, paired)
+    told = [*paired, *others_begin.values()]
+    unknown = {f"other weights of {each.names[1]}": left_out(each.names, each.traces, told, changing=True)
+               for each in session.models}  # fmt: skip
+    unused = (text for each in session.models for text in left_out(each.names, each.traces, told, changing=False))
+    averages, both_average = _averages(names, paired[0])
+    session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs)), *averages]
+    unknown[f"the moving averages of {session.names[1]}"] = [] if both_average else averages
+    if session.alone:
+        session.left_out += further_trainings(session.names[0], traces[0], paired)
+    elif not session.ended:  # else the other side may have been about to do the same
+        session.left_over = left_over(session.names, traces, paired)
+        unknown[f"other trainings of {session.names[1]}"] = [*session.left_over, *further]
+        unknown[f"other models of {session.names[1]}"] = [*others_begin, *changed_apart(session.names, traces, told)]
+        both_set, one_sets = set_at_the_end(session.names, traces, paired)
+        unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired) + both_set
+        session.left_out += one_sets
+    return unknown
 
 
 def _write_records(session: ScriptsSession) -> bool:
@@ -292,10 +308,6 @@ def _begin_alike(session: ScriptsSession, pair: tuple[Trace, Trace]) -> bool:
     """Whether a pair may be compared: its initial weights are equal, or known to differ for a reason."""
     known = WEIGHTS in session.options.keep or pair[1].alike or more_weights(*pair)
     return bool(known) or any(trace.initial is None for trace in pair) or begin_equal(*pair)
-
-
-def _left_out(session: ScriptsSession, model: ModelPair, *, changing: bool) -> list[str]:
-    return left_out(model.names, model.traces, [each.traces for each in session.models], changing=changing)
 
 
 def _copies(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> list[tuple[Trace, Trace]]:

@@ -112,8 +112,14 @@ def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
 def _hints_on_draws(sides: Sides) -> Iterator[Measurement]:
     """A layer that has drawn random numbers more often on one side, maybe in validation."""
     called = Source.of(sides.other_trace.untaped)
+    steps = [sides.step - 1 + sum(step < sides.step for step in each.empty)
+             for each in (sides.other_trace, sides.right_trace)]  # fmt: skip
     for seen in drawn_more_often(*sides.close_ups, sides.step):
-        more = seen.quantities["times"] > seen.quantities["other_times"]
+        times = seen.quantities["times"], seen.quantities["other_times"]
+        if steps[0] != steps[1] and times[0] * steps[1] == times[1] * steps[0]:
+            yield Measurement("drawn-without-data", seen.quantities)
+            continue
+        more = times[0] > times[1]
         validates = called is not None and sides.right_trace.untaped is None and more
         yield Measurement("drawn-in-validation", {**seen.quantities, "line": str(called)}) if validates else seen
 

@@ -262,6 +262,10 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "drawn-in-validation": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
     "{other_times:,} times in {other}, so the next ones differ: {side} calls its model with training=True outside of "
     "the training step",
+    "drawn-without-data": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
+    "{other_times:,} times in {other}, so the next ones differ: at the end of each epoch over data of unknown size, "
+    "fit makes one more step, without data; dataset.apply(tf.data.experimental.assert_cardinality(steps)) says where "
+    "an epoch ends",
     "drawn-more-often": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
     "{other_times:,} times in {other}, so the next ones differ: one side calls the model more often, such as for "
     "validation, or with training=True there, where Dropout draws only then; do the same in both",

@@ -22,6 +22,9 @@ OF_KERAS = r"(mean|sum)(_\d+)?"
 NEAR = 0.01
 """The relative difference up to which a value says what a metric measures, whatever its name."""
 
+SUMMED = 1e-5
+"""The relative difference up to which a sum is a number, but for rounding."""
+
 Logs = dict[int, tuple[dict[str, float], float]]
 """By epoch, the reported numbers and the wall time in seconds, NaN if it was not measured."""
 
@@ -141,7 +144,7 @@ def _of_epochs(reported: Sequence[Reported], ends: Sequence[float], *, known: bo
     counts: dict[tuple[int, float], int] = Counter()
     kept = []
     for each in reported:
-        if each.kind and each.updating and each.metric in read:
+        if each.kind and each.updating and (each.metric in read or _nobody_takes(each)):
             continue
         if each.kind and len(ends) > 1:
             counts[each.metric, each.steps] += 1
@@ -150,6 +153,11 @@ def _of_epochs(reported: Sequence[Reported], ends: Sequence[float], *, known: bo
                 continue
         kept.append(each)
     return kept
+
+
+def _nobody_takes(called: Reported) -> bool:
+    """Whether a call of a metric is a line by itself: what it gives goes nowhere."""
+    return called.line is not None and re.fullmatch(r"[\w.\[\]'\"]+\([^()]*\)\s*(#.*)?", called.line[2]) is not None
 
 
 def _within_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> Iterator[tuple[Reported, Reported]]:
@@ -191,7 +199,7 @@ def _paired(reported: Sequence[Reported], wanted: Sequence[Reported]) -> dict[in
         for other in wanted:
             said = other.name.removeprefix("val_") == base
             gap = abs(other.value - each.value) if math.isfinite(other.value - each.value) else math.inf
-            near = gap <= NEAR * abs(other.value)
+            near = gap <= NEAR * abs(other.value) and not _is_part(each, other, reported)
             apart = {of_validation, measures_validation(other)} == {True, False}
             if not apart and (said or (near and not base and each.kind == "Mean")):
                 rank = 3 if not said else 0 if near else 1 if other.name == each.name else 2
@@ -205,6 +213,13 @@ def _paired(reported: Sequence[Reported], wanted: Sequence[Reported]) -> dict[in
             }:
                 names[-1 - metric] = again
     return names
+
+
+def _is_part(mean: Reported, whole: Reported, reported: Sequence[Reported]) -> bool:
+    """Whether a mean without a name and another one add up to a number: the parts of a loss are none by themselves."""
+    others = [each.value for each in reported if each.metric != mean.metric and each.kind == mean.kind]
+    near, *sums = (math.isclose(mean.value + each, whole.value, rel_tol=SUMMED) for each in (0.0, *others))
+    return any(sums) and not near
 
 
 def measures_validation(reported: Reported) -> bool | None:
