@@ -294,6 +294,22 @@ def test_a_layer_that_has_drawn_more_often_is_a_hint_where_predictions_differ(
     assert [(each.quantities["layer"], each.quantities["times"]) for each in found] == [("sampling", 5)] * said
 
 
+def test_layers_with_the_same_other_settings_are_told_together() -> None:
+    given = sides(linear_step(offset=1.0))
+    own, right = ({"kernel_regularizer": each} for each in (None, "L2"))
+    layers = [
+        [{"class": "Dense", "name": name, "config": config} for name in "abc"]
+        + [{"class": "Conv2D", "name": "d", "config": config}]
+        for config in (own, right)
+    ]
+    other = given.names.index(given.other_name)
+    traces = [replace(trace, layers=layers[i != other]) for i, trace in enumerate(given.traces)]
+    given = replace(given, traces=(traces[0], traces[1]))
+    found = [each for each in hints(locate(*given.close_ups, [], STEP, NAMES), given) if each.kind == "layer-settings"]
+    assert [each.quantities["layer"] for each in found] == ["Dense (a, b, c)", "Conv2D d"]
+    assert all(each.quantities["settings"] == {"kernel_regularizer": [None, "L2"]} for each in found)
+
+
 @pytest.mark.parametrize(("times", "empty", "kind"), [
     (STEP, (STEP - 1,), "drawn-without-data"),
     (STEP, (STEP,), "drawn-more-often"),  # only after this step

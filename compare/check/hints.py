@@ -50,6 +50,7 @@ from compare.check.step_values import (
     parallel,
     relative_gap,
 )
+from compare.naming import some
 from compare.verdict.findings import Source
 from compare.watch.seen import CloseUp
 
@@ -190,10 +191,14 @@ def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
     if [each["class"] for each in layers[0]] != [each["class"] for each in layers[1]]:
         return
     parts = {part for name in located.where.split(", ") for part in name.split("/")}
+    found: dict[str, tuple[str, dict[str, list[Any]], list[str]]] = {}
     for own, right in zip(*layers, strict=True):
         named_there = not located.where or not parts.isdisjoint((own["name"], right["name"]))
         if named_there and (settings := other_settings(own["config"], right["config"])):
-            yield Measurement.of("layer-settings", layer=f"{own['class']} {own['name']}", settings=settings)
+            found.setdefault(f"{own['class']} {settings}", (own["class"], settings, []))[-1].append(own["name"])
+    for kind, settings, names in found.values():
+        layer = f"{kind} {names[0]}" if len(names) == 1 else f"{kind} ({some(names)})"
+        yield Measurement.of("layer-settings", layer=layer, settings=settings)
 
 
 def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:

@@ -49,9 +49,10 @@ class Count:
         """Counts no step for what ``iterations`` were set back to, as by ``load_weights``."""
         self._at = min(self._at, self.iterations())
 
-    def leave_out(self) -> None:
-        """Counts no step for what ``iterations`` were increased by since the last call of ``made``."""
-        self._at = self.iterations()
+    def leave_out(self) -> bool:
+        """Counts no step for what ``iterations`` were increased by since the last call of ``made``, if they were."""
+        before, self._at = self._at, self.iterations()
+        return self._at > before
 
 
 class ByHand:
@@ -165,10 +166,10 @@ class Training:
         return np.array_equal(self.fingerprint()[0], self.now[0])
 
     def leave_out(self) -> None:
-        """Leaves out the step that its optimizers have counted since, which has changed no weights."""
-        self.empty.append(self.steps)
-        for count in self.counts.values():
-            count.leave_out()
+        """Leaves out the step that its optimizers have counted since, if any: it has changed no weights."""
+        counted = [count.leave_out() for count in self.counts.values()]
+        if any(counted):
+            self.empty.append(self.steps)
 
     def is_reset(self) -> bool:
         """Whether all that is trained has its initial value again, which the last step had changed."""
