@@ -305,7 +305,7 @@ def test_layers_with_the_same_other_settings_are_told_together() -> None:
     other = given.names.index(given.other_name)
     traces = [replace(trace, layers=layers[i != other]) for i, trace in enumerate(given.traces)]
     given = replace(given, traces=(traces[0], traces[1]))
-    found = [each for each in hints(locate(*given.close_ups, [], STEP, NAMES), given) if each.kind == "layer-settings"]
+    found = [each for each in hints(Located(STEP, "loss"), given) if each.kind == "layer-settings"]
     assert [each.quantities["layer"] for each in found] == ["Dense (a, b, c)", "Conv2D d"]
     assert all(each.quantities["settings"] == {"kernel_regularizer": [None, "L2"]} for each in found)
 

@@ -112,6 +112,44 @@ def located(other: CloseUp):
     return locate(linear_step(), other, [TWIN], STEP, NAMES)
 
 
+def with_statistics(close_up: CloseUp, after: float, calls: int = 1) -> CloseUp:
+    """The same step of a model with a variable that has no gradient, which the calls of the model change."""
+    weights = {at: [*each, np.float32([0.5 if at < STEP else after])] for at, each in close_up.after.items()}
+    events = [
+        replace(each, arrays=[*each.arrays, np.float32([0.5])]) if each.kind == "weights" else each
+        for each in close_up.steps[STEP]
+    ]
+    called = Event("inputs", 0, {"model": "m", "training": True}, events[0].arrays, events[0].rows)
+    return replace(close_up, after=weights, steps={**close_up.steps, STEP: [called] * calls + events[1:]})
+
+
+@pytest.mark.parametrize(
+    ("deviation", "after", "calls", "stage"),
+    [
+        ({}, 0.6, 1, None),
+        ({}, 0.7, 2, "state"),
+        ({}, 0.7, 1, "state"),
+        ({"rate": 0.2}, 0.7, 2, "update"),
+        ({"gradient": 2.0}, 0.7, 1, "gradients"),
+    ],
+)
+def test_what_calls_of_the_model_change_is_no_update(
+    deviation: dict[str, Any], after: float, calls: int, stage: str | None
+) -> None:
+    right, other = with_statistics(linear_step(), 0.6), with_statistics(linear_step(**deviation), after, calls)
+    names = [*NAMES, "bn/moving_mean"]
+    found = locate(right, other, [], STEP, names)
+    assert found.stage == stage
+    if stage == "state":
+        assert found.where == "" and found.of("update").equal, "only bn/moving_mean is no part of an update"
+        shown = found.of("state")
+        texts = "changed by 0.1 as the model is called", "changed by 0.2 as the model is called"
+        assert (shown.reference, shown.candidate) == texts
+        said = hints(found, replace(sides(other), close_ups=(right, other)))
+        twice = [hint("called-in-training-times", times=2, other_times=1)]
+        assert [each for each in said if "called" in each["kind"]] == (twice if calls == 2 else [])
+
+
 def test_a_batch_without_examples_has_no_rows() -> None:
     assert row_hashes([np.zeros((0, 3)), np.zeros(0)]) == ()
 

@@ -47,6 +47,7 @@ from compare.check.step_values import (
     example_rows,
     gradients_of,
     loss_of,
+    model_events,
     parallel,
     relative_gap,
 )
@@ -78,6 +79,8 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
     if located.stage == LOSS:
         found += [*_hints_on_weights(sides), *_hints_on_sizes(sides)]
+    if located.stage == STATE:
+        found += _hints_on_calls(sides)
     found += _hints_on_parts(located, sides)
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
         found += _hints_on_settings(located, sides)
@@ -123,6 +126,19 @@ def _hints_on_draws(sides: Sides) -> Iterator[Measurement]:
         more = times[0] > times[1]
         validates = called is not None and sides.right_trace.untaped is None and more
         yield Measurement("drawn-in-validation", {**seen.quantities, "line": str(called)}) if validates else seen
+
+
+def _hints_on_calls(sides: Sides) -> Iterator[Measurement]:
+    """Calls of the model in training mode, which move statistics, if one side makes more of them in the step."""
+    times = [
+        sum(
+            event.replica == 0 and event.info.get("training") is True
+            for event in model_events(each, sides.step, "inputs")
+        )
+        for each in sides.close_ups
+    ]
+    if times[0] != times[1]:
+        yield Measurement.of("called-in-training-times", times=times[1], other_times=times[0])
 
 
 def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:

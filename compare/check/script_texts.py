@@ -262,6 +262,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "drawn-in-validation": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
     "{other_times:,} times in {other}, so the next ones differ: {side} calls its model with training=True outside of "
     "the training step",
+    "called-in-training-times": "{side} calls the model {times:,} {times:time|times} with training=True in this step, "
+    "{other} {other_times:,} {other_times:time|times}; each call moves the statistics of batch normalization",
     "drawn-without-data": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
     "{other_times:,} times in {other}, so the next ones differ: at the end of each epoch over data of unknown size, "
     "fit makes one more step, without data; dataset.apply(tf.data.experimental.assert_cardinality(steps)) says where "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STAGES, STATE
 from compare.verdict.model import Comparison
 
-BETWEEN = "state between steps"
+OUTSIDE = "state outside of the update"
 PLURAL = (EXAMPLES, INPUTS, PREDICTIONS, GRADIENTS)
 SAME, DIFFERS, AFTER, OTHERWISE, UNKNOWN = "same", "differs", "after", "otherwise", "unknown"
 
@@ -54,7 +54,7 @@ def stage_views(comparison: Comparison) -> list[StageView]:
             # Differs before the located stage only where the state did from the start, or to the same effect.
             state = AFTER if passed or located == STATE else OTHERWISE
         where = (first.where or "") if first is not None and state == DIFFERS else ""
-        title = BETWEEN if stage == STATE else stage
+        title = OUTSIDE if stage == STATE else stage
         views.append(StageView(title, state, each.reference, each.candidate, where))
     return views
 

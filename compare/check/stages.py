@@ -86,6 +86,7 @@ def locate(
     at = Step(reference, candidate, twins, step, variables)
     before = _state(at, lambda each, step: (each.after.get(step - 1), weights_at_forward(each, step)), BEFORE)
     after = _state(at, lambda each, step: (weights_updated(each, step), each.after.get(step)), AFTER)
+    moved = _moved(at)
     forward, loss, gradients, update = [inputs_of(at), predictions_of(at)], losses_of(at), _gradients(at), _update(at)
     if loss.equal and (gradients.differs or update.differs):
         # With an equal loss, what seems to differ before it is not the same thing, such as another output of a model.
@@ -95,12 +96,10 @@ def locate(
         first: StageValues | None = before
     elif gradients.equal:
         # Right gradients are right, however they were computed.
-        first = after if after.differs and not update.differs else update
-        if not update.gap and not after.differs:
-            first = None
+        first = next((each for each in (update, moved, after) if each.differs), update if update.gap else None)
     else:
         first = next((each for each in [*compared, after] if each.differs), None)
-    state = before if before.differs or not after.differs else after
+    state = next((each for each in (before, moved, after) if each.differs), before)
     return Located(step, first.stage if first else None, first.where if first else "", (*compared, state))
 
 
@@ -182,7 +181,7 @@ def _update(at: Step) -> StageValues:
     if other_calls(*calls):
         shown = [f"{count} call{'s' * (count != 1)} of the optimizer" for count in calls]
         return StageValues(UPDATE, 1.0, 0.0, shown[0], shown[1])
-    found = _by_variable(at, UPDATE, changes_of)
+    found = _by_variable(at, UPDATE, lambda *given: _changes(at, *given, updated=True))
     gradients = at.of(gradients_of)
     same = gradients[0] and gradients[0].keys() == gradients[1].keys()
     if not found.equal or not same or any(not np.array_equal(gradients[0][i], gradients[1][i]) for i in gradients[0]):
@@ -194,6 +193,24 @@ def _update(at: Step) -> StageValues:
         return found
     where = some([_name(at.variables, i) for i in off]) if len(off) < len(a) else ""
     return replace(found, noise=0.0, where=where)
+
+
+def _changes(at: Step, close_up: CloseUp, step: int, *, updated: bool) -> dict[int, np.ndarray]:
+    """The changes of the variables that are updated, or of the others; where no gradients were seen, all are."""
+    gradients, others, _ = at.of(gradients_of)
+    given = gradients.keys() | others.keys()
+    changes = changes_of(close_up, step)
+    return {i: each for i, each in changes.items() if (i in given or not given) == updated}
+
+
+def _moved(at: Step) -> StageValues:
+    """Compares what calls of the model change, such as the statistics of batch normalization."""
+    found = _by_variable(at, STATE, lambda *given: _changes(at, *given, updated=False))
+    texts = [
+        each and f"changed by {each.removeprefix('norm ')} as the model is called"
+        for each in (found.reference, found.candidate)
+    ]
+    return replace(found, reference=texts[0], candidate=texts[1])
 
 
 def _state(at: Step, around: Callable[[CloseUp, int], tuple[Weights, Weights]], when: str) -> StageValues:

@@ -114,8 +114,8 @@ def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float], like: Trac
             use += each.value != read.value and (not use or each.counted <= read.counted)
             last[place] = each, use
         if use < 2:
-            other = {"name": f"val_{each.name}", "metric": -1 - each.metric, "with_steps": False}
-            found.append(replace(each, **other) if use else each)
+            again = replace(each, name=f"val_{each.name}", metric=-1 - each.metric, with_steps=False)
+            found.append(again if use else each)
     return found
 
 
