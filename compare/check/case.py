@@ -69,14 +69,23 @@ class Case:
             for span, (before, after) in zip(self.expected, states, strict=True)
         ]
 
-    def settings(self, *, reference: bool = False) -> list[tuple[type[Any], dict[str, Any]]]:
+    def settings(self, observation: Observation) -> list[tuple[type[Any], dict[str, Any]]]:
         """The class and configuration of the optimizer in each step; the experiment's if none was observed."""
-        observation = self.reference if reference else self.observation
         used = [step.calls[0].optimizer for step in observation.optimizer_steps if step.calls]
         if used or observation.optimizers:
             return [observation.optimizers[i] for i in used or [0]]
         optimizer = self.replay.experiment.build_optimizer()
         return [(type(optimizer), configuration(optimizer))]
+
+    @cached_property
+    def optimizers(self) -> list[tuple[type[Any], dict[str, Any]]]:
+        """The class and configuration of the optimizer in the first step: the trainer's, and the reference's."""
+        return [self.settings(each)[0] for each in (self.observation, self.reference)]
+
+    @property
+    def averages(self) -> bool:
+        """Whether the reference's optimizer keeps moving averages of the weights, which fit takes over at its end."""
+        return bool(self.optimizers[1][1].get("use_ema"))
 
     @cached_property
     def moved_by_reference(self) -> frozenset[int]:
@@ -376,8 +385,7 @@ class Case:
     def used(self) -> Used:
         """What the trainer uses, as far as remedies depend on it."""
         alone = not self.observation.distributed and self.replicas == 1
-        averages = bool(self.settings(reference=True)[0][1].get("use_ema"))
-        words = {RUN: True, ALONE: alone, ON_BATCHES: self.observation.on_batch, AVERAGES: averages}
+        words = {RUN: True, ALONE: alone, ON_BATCHES: self.observation.on_batch, AVERAGES: self.averages}
         return Used.of(words).seeing(self.divided)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import permutations
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -156,11 +156,10 @@ def _hints_on_outputs(sides: Sides) -> Iterator[Measurement]:
     known = [each.dtype.kind == "f" and each.size and np.ptp(each) for arrays in both for each in arrays]
     if not known or not all(known) or shapes[0] != shapes[1]:
         return
-    for (other, logits), (side, predicted) in permutations(zip(sides.names, both, strict=True)):
-        for name, function in SQUASHING.items():
-            pairs = zip(logits, predicted, strict=True)
-            if all(np.allclose(function(a.astype(np.float64)), b, rtol=1e-4, atol=1e-7) for a, b in pairs):
-                yield Measurement.of("predictions-squashed", side=side, function=name, other=other)
+    for at, (name, function) in product((sides, sides.turned()), SQUASHING.items()):
+        pairs = zip(*(side.arrays(at.step, "predictions") for side in at.close_ups), strict=True)
+        if all(np.allclose(function(a.astype(np.float64)), b, rtol=1e-4, atol=1e-7) for a, b in pairs):
+            yield at.named(Measurement.of("predictions-squashed", function=name))
 
 
 def _hints_on_models(sides: Sides) -> Iterator[Measurement]:
@@ -358,15 +357,13 @@ def _hints_on_updates(located: Located, sides: Sides) -> Iterator[Measurement]:
     shared = len([event for event in sides.other.of(sides.step, "gradients") if event.replica == 0])
     if made[0] > made[1] and shared < made[0]:  # they do not share each step
         yield Measurement.of("optimizers-in-turn", optimizers=made[0])
-    in_rows = [
-        {i for event in close_up.of(sides.step, "gradients") for i in event.info.get("in_rows", ())}
-        for close_up in sides.close_ups
-    ]
     names = [variable.name for variable in sides.right_trace.variables]
     apart = {i for i, name in enumerate(names) if name in located.where.split(", ")}
-    for (side, own), (other, others) in permutations(zip(sides.names, in_rows, strict=True)):
+    for at in (sides, sides.turned()):
+        given = [[event.info.get("in_rows", ()) for event in side.of(at.step, "gradients")] for side in at.close_ups]
+        others, own = (set[int]().union(*each) for each in given)
         if apart and apart <= own - others:
-            yield Measurement.of("in-rows", side=side, other=other, variables=[names[i] for i in sorted(apart)])
+            yield at.named(Measurement.of("in-rows", variables=[names[i] for i in sorted(apart)]))
 
 
 def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:

@@ -45,12 +45,6 @@ def load_data():
     with np.load(HERE / {file!r}) as data:
         return ({train}), ({validation})
 """
-NO_DATA = """
-
-def load_data():
-    # TODO: return ((x_train, y_train), (x_val, y_val)) as NumPy arrays; the script gives fit a {kind}.
-    raise NotImplementedError("load_data")
-"""
 OBJECT = """
 
 {constant} = {configuration}
@@ -59,11 +53,11 @@ OBJECT = """
 def {function}():
     return keras.saving.deserialize_keras_object({constant})
 """
-NO_OBJECT = """
+MISSING = """
 
 def {function}():
-    # TODO: return {what} as {script} makes it.
-    raise NotImplementedError({function!r})
+    # TODO: return {what}.
+    raise NotImplementedError("{function}")
 """
 METRICS = """
 
@@ -113,9 +107,9 @@ def _data(path: Path, fit: Mapping[str, Any]) -> str:
         for array in arrays.values()
     )
     if not plain or not {"x", "y", "x_val", "y_val"} <= arrays.keys():
-        return NO_DATA.format(
-            kind=type(fit.get("x")).__name__ + ("" if validation is not None else ", and no validation")
-        )
+        kind = type(fit.get("x")).__name__ + ("" if validation is not None else ", and no validation")
+        what = f"((x_train, y_train), (x_val, y_val)) as NumPy arrays; the script gives fit a {kind}"
+        return MISSING.format(function="load_data", what=what)
     file = path.with_suffix(".npz")
     plain_arrays: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
     np.savez(file, **plain_arrays)
@@ -129,7 +123,7 @@ def _data(path: Path, fit: Mapping[str, Any]) -> str:
 def _object(function: str, what: str, thing: Any, script: str) -> str:
     configuration = _plain(thing)
     if configuration is None:
-        return NO_OBJECT.format(function=function, what=what, script=script)
+        return MISSING.format(function=function, what=f"{what} as {script} makes it")
     constant = function.removeprefix("build_").upper()
     return OBJECT.format(constant=constant, configuration=pformat(configuration, width=110), function=function)
 

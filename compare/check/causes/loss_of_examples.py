@@ -112,12 +112,10 @@ def _recorded_broadcast(sides: Sides, located: Located) -> Iterator[Variant]:
 
 def _broadcast_shapes(sides: Sides, located: Located) -> Iterator[Variant]:
     """The shapes of what one side's loss is made from say it, whatever function and however many outputs it has."""
-    right, other = (
-        [event.info.get("pairs") for event in close_up.of(sides.step, "loss")] for close_up in sides.close_ups
-    )
-    for by_right, own, others in ((False, other, right), (True, right, other)):
+    for at in (sides, sides.turned()):
+        others, own = ([event.info.get("pairs") for event in side.of(at.step, "loss")] for side in at.close_ups)
         if any(own) and others and all(each is False for each in others):
-            yield Variant({}, Measurement.of("script-shapes"), measured=True, by_right=by_right)
+            yield Variant({}, Measurement.of("script-shapes"), measured=True, by_right=at is not sides)
 
 
 def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:

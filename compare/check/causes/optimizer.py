@@ -18,35 +18,25 @@ if TYPE_CHECKING:
     from compare.check.case import Case
 
 
-def _config(case: Case, *, reference: bool = False) -> dict[str, Any]:
-    """The configuration of the optimizer in the first step."""
-    return case.settings(reference=reference)[0][1]
-
-
-def _class(case: Case, *, reference: bool = False) -> type[Any]:
-    """The class of the optimizer in the first step."""
-    return case.settings(reference=reference)[0][0]
-
-
 def _rates(case: Case, *, reference: bool = False) -> tuple[float, ...]:
     observation = case.reference if reference else case.observation
     return tuple(step.learning_rate for step in observation.optimizer_steps) or tuple(observation.rates)
 
 
 def _other_class(case: Case) -> Variant:
-    names = {"optimizer": _class(case).__name__, "expected": _class(case, reference=True).__name__}
-    changed = {"optimizer": (_class(case), _config(case)), "learning_rates": _rates(case)}
-    return Variant(changed, Measurement.of("other-optimizer", **names))
+    own, (expected, _) = case.optimizers
+    seen = Measurement.of("other-optimizer", optimizer=own[0].__name__, expected=expected.__name__)
+    return Variant({"optimizer": own, "learning_rates": _rates(case)}, seen)
 
 
 def settings_read(case: Case) -> list[Variant]:
     """What an optimizer itself says is not as in the experiment: its class, or its options."""
     if case.by_hand or case.several_optimizers or case.repeated > 1 or not case.steps:
         return []
-    if _class(case) is not _class(case, reference=True):
+    (own, config), (cls, expected) = case.optimizers
+    if own is not cls:
         return [_other_class(case)]
-    changes = _other_settings(case, _config(case), _config(case, reference=True))
-    return [Variant(change, seen) for change, seen in changes]
+    return [Variant(change, seen) for change, seen in _other_settings(case, config, expected)]
 
 
 def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
@@ -56,8 +46,8 @@ def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
     if case.repeated > 1:
         yield _applied_again(case)
         return
-    config, expected = _config(case), _config(case, reference=True)
-    if _class(case) is not _class(case, reference=True):
+    (own, config), (cls, expected) = case.optimizers
+    if own is not cls:
         yield _other_class(case)
         return
     yield from _applied_in_parts(case)
@@ -83,7 +73,7 @@ def _other_settings(case: Case, config: dict[str, Any], expected: dict[str, Any]
     if other := _hyperparameters(config, expected):
         yield {"overrides": other}, _settings(case, other, expected)
         return
-    for i, (_, settings) in enumerate(case.settings()):
+    for i, (_, settings) in enumerate(case.settings(case.observation)):
         if other := _hyperparameters(settings, config):
             seen = _settings(case, other, expected).but(since_step=i + 1, since_epoch=case.steps[i].epoch)
             yield {"overrides": other, "since": i}, seen
@@ -172,7 +162,7 @@ USUAL: Mapping[str, Sequence[float]] = {
 
 def _by_hand(case: Case) -> Iterable[Variant]:
     """Variants of an optimizer whose settings cannot be read: the weights are changed without one."""
-    cls, config = _class(case, reference=True), _config(case, reference=True)
+    _, (cls, config) = case.optimizers
     gaps = case.weight_gaps(Recipe())
     known = gaps is not None and gaps.failing and len(gaps.gaps) == len(case.expected)
     if config.get(EXCLUDED):
@@ -194,7 +184,7 @@ def _by_hand(case: Case) -> Iterable[Variant]:
 
 def _usual_values(case: Case, first: int) -> Iterator[Variant]:
     """Other values of the hyperparameters, from the beginning or from the first wrong step on."""
-    cls, config = _class(case, reference=True), _config(case, reference=True)
+    _, (cls, config) = case.optimizers
     for name, values in USUAL.items():
         own = config.get(name)
         for value in values if own is not None else ():
@@ -278,7 +268,7 @@ def _callbacks_set_rate(case: Case) -> bool:
     if case.observation.sets_rate:
         return False  # by itself, in its own way
     rates = _rates(case, reference=True)
-    has_schedule = isinstance(_config(case, reference=True).get("learning_rate"), dict)
+    has_schedule = isinstance(case.optimizers[1][1].get("learning_rate"), dict)
     return bool(case.callbacks) and not has_schedule and len(set(rates)) > 1
 
 
@@ -294,15 +284,10 @@ def _no_callbacks(case: Case, update: Update) -> Iterable[Variant]:
         yield Variant({"learning_rates": rates}, seen)
 
 
-def _averages(case: Case) -> bool:
-    """Whether the reference's optimizer keeps moving averages of the weights, which fit takes over at its end."""
-    return bool(_config(case, reference=True).get("use_ema"))
-
-
 def _average_not_taken(case: Case) -> Measurement | None:
     """Evidence that the loop does not end with the moving averages that its optimizer keeps."""
     reference, observation = case.reference, case.observation
-    if not _averages(case) or not reference.changed_after_training or observation.changed_after_training:
+    if not case.averages or not reference.changed_after_training or observation.changed_after_training:
         return None
     names = {"reference": reference.name, "side": observation.name}
     return Measurement.of("averages-not-taken", variables=reference.changed_after_training, **names)
@@ -317,7 +302,7 @@ def _callbacks_missing(case: Case) -> Measurement | None:
     epochs, expected = len(observation.epoch_end_states), len(reference.epoch_end_states)
     if epochs > expected:
         return Measurement.of("ends-earlier", epochs=epochs, expected=expected, side=observation.name, **of)
-    if reference.changed_after_training and not observation.changed_after_training and not _averages(case):
+    if reference.changed_after_training and not observation.changed_after_training and not case.averages:
         return Measurement.of("changed-after-training", variables=reference.changed_after_training, **of)
     for epoch, changes in reference.changed_after_steps.items():
         if changes and not observation.changed_after_steps.get(epoch):

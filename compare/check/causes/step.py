@@ -189,8 +189,7 @@ def _limits_rows(close_up: CloseUp, step: int) -> bool:
 
 
 def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
-    options = {name: case.settings()[0][1].get(name) for name in CLIPPING}
-    expected = {name: case.settings(reference=True)[0][1].get(name) for name in CLIPPING}
+    options, expected = ({name: config.get(name) for name in CLIPPING} for _, config in case.optimizers)
     if any(expected.values()):
         if case.replicas > 1:
             other, when = ("reduced", "after") if update.clip == "per-replica" else ("per-replica", "before")
