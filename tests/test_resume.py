@@ -20,7 +20,7 @@ from killed_runs import TASK, command_in, kill_and_resume, left_by
 import compare
 from compare.app.provenance import _threads_of_sums
 from compare.modes import Study
-from compare.records import read_json
+from compare.records import EPOCH_END, read_json
 from compare.records.run_json import RunJson
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -544,6 +544,13 @@ def test_changed_data_is_refused(experiment, begun, tmp_path):
     ("part", "name", "then", "told"),
     [
         ("threads", "used", 64, r"\(used\) changed since the run began \(from 64 to \d+\): let it use as many proc"),
+        ("arithmetic", "floatx", "float64", r"floatx changed .*from float64 to float32\): rest"),
+        (
+            "arithmetic",
+            "TF_XLA_FLAGS",
+            "--x",
+            r"TF_XLA_FLAGS changed since the run began \(from --x to unset\): restore",
+        ),
         ("versions", "oneDNN", "asked", r"\(oneDNN\) changed .*from asked to (on|off)\): set TF_ENABLE_ONEDNN_OPTS to"),
     ],
 )
@@ -626,3 +633,24 @@ def test_an_interruption_that_python_loses_takes_effect_at_the_next_step(experim
             run(experiment, tmp_path, (Eager(), Losing()))
     finally:
         signals._interrupted.clear()
+
+
+def test_a_checkpoint_of_other_types_is_refused_without_a_verdict_on_the_trainer(tensorflow, tmp_path):
+    from compare.engine.checkpoints import Checkpoints
+
+    tf, place = tensorflow, (1, EPOCH_END)
+
+    def checkpoints(dtype):
+        model = tf.keras.Sequential(
+            [tf.keras.Input([2]), tf.keras.layers.Dense(1, dtype=dtype, kernel_initializer="ones")]
+        )
+        optimizer = tf.keras.optimizers.SGD()
+        optimizer.build(model.trainable_variables)
+        found = Checkpoints(tmp_path, tmp_path)
+        found.bind(tf.distribute.get_strategy(), model, optimizer, [])
+        return found
+
+    RunJson(folder=tmp_path, identity="it").save()
+    checkpoints("float32").save(place, {})
+    with pytest.raises(compare.RequestError, match="the checkpoint belongs to another model or optimizer"):
+        checkpoints("float64").restore(place)

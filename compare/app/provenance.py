@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from compare.app.ready import Session
 
 
+OF_KERNELS = "TF_XLA_FLAGS", "ONEDNN_MAX_CPU_ISA"
+"""Variables of the environment that choose kernels, which round otherwise."""
+
+
 def provenance(options: Request, trainers: Sequence[str]) -> dict[str, Any]:
     """Values for ``RunJson`` that are known before anything is loaded."""
     packages = {package: version(package) for package in ("tensorflow", "keras", "numpy")}
@@ -97,6 +101,7 @@ def before_training(session: Session) -> dict[str, Any]:
             "validation_sha256": task.validation.sha256,
         },
         "versions": known["versions"] | {"keras": keras_version(), "oneDNN": "on" if uses_onednn() else "off"},
+        "arithmetic": {"floatx": tf.keras.backend.floatx()} | {name: os.environ.get(name, "") for name in OF_KERNELS},
         "threads": {
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),

@@ -17,7 +17,7 @@ from compare.reporting.terminal import tell
 if TYPE_CHECKING:
     from compare.app.ready import Job, Session
 
-SAME = ("code", "versions", "data", "threads", "strategy")
+SAME = ("code", "versions", "data", "threads", "arithmetic", "strategy")
 """The other parts of ``run.json`` that must be the same."""
 
 RESTORE = {
@@ -90,7 +90,11 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
         earlier, later = before.get(part) or {}, now.get(part) or {}
         for name in sorted(earlier.keys() & later.keys()):
             if earlier[name] != later[name]:
-                values = "" if "sha256" in name or part == "code" else f" (from {earlier[name]} to {later[name]})"
+                values = (
+                    ""
+                    if "sha256" in name or part == "code"
+                    else f" (from {earlier[name] or 'unset'} to {later[name] or 'unset'})"
+                )
                 restore = RESTORE.get(part) or RESTORE.get(name, "restore it")
                 raise RequestError(
                     f"{who}: {_named(part, name)} changed since the run began{values}: {restore}, or start another run"
@@ -106,4 +110,4 @@ def _same(recorded: Any, requested: Any, *, is_path: bool) -> bool:
 def _named(part: str, name: str) -> str:
     if part == "code":
         return "the code of this package" if name == "compare" else name
-    return f"the {part} ({name})"
+    return name if part == "arithmetic" else f"the {part} ({name})"

@@ -153,8 +153,8 @@ class Checkpoints:
         try:
             status = tf.train.Checkpoint(model=self._model, optimizer=self._optimizer).read(str(path))
             status.assert_existing_objects_matched().expect_partial()
-        except (AssertionError, ValueError) as error:
-            text = " ".join(str(error).split())[:200]
+        except (AssertionError, ValueError, tf.errors.OpError) as error:  # other variables, shapes or dtypes
+            text = " ".join(essence(error)[1].split())[:200]
             raise RequestError(f"{path}: the checkpoint belongs to another model or optimizer ({text})") from error
         stacked = copies_in(path)
         for i, variable in self._variables():

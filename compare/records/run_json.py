@@ -42,6 +42,7 @@ class RunJson:
         unpaired: of two scripts, what could not be compared, and why: other trainings, or weights that one has alone.
         strategy: its name, class, devices, global batch size, and numbers of replicas and workers.
         data: the source of the data set, and the number of examples and the SHA-256 of each part.
+        arithmetic: the floating-point type and variables of the environment that choose kernels; "" if one is not set.
         started: when training started (ISO 8601, UTC).
         code: SHA-256 digests of this package and of the user's files, by name.
         resumed: the times at which the run was resumed (ISO 8601, UTC).
@@ -74,6 +75,7 @@ class RunJson:
     versions: dict[str, str] | None = None
     machine: dict[str, Any] | None = None
     threads: dict[str, int] | None = None
+    arithmetic: dict[str, str] | None = None
     started: str | None = None
     code: dict[str, str] | None = None
     resumed: list[str] | None = None
