@@ -1319,3 +1319,35 @@ def test_a_flag_that_the_first_layer_to_differ_does_not_know_is_no_cause() -> No
         pair = replace(right, steps={**right.steps, STEP: events}), other
         found = name_causes(locate(*pair, [], STEP, NAMES), replace(sides(other), close_ups=pair))
         assert [each.id for each in found] == named
+
+
+def with_models(order: str, second: float, flag: Any = True) -> CloseUp:
+    """A step that calls two models, of which b gives ``second`` where it drops out, in an order."""
+    step = linear_step(factor=second)
+
+    def called(model: str) -> list[Event]:
+        first = next(each for each in step.steps[STEP] if each.kind == "inputs")
+        shape, given = (8, 2) if model == "a" else (8, 3), flag if model == "b" else True
+        middle = np.full(shape, 0.5, np.float32)
+        out = np.full(shape, second if model == "b" else 1.0, np.float32)
+        return [
+            replace(first, info={"model": model, "line": ("loop.py", ord(model), f"{model}(x)")}),
+            Event("layer", 0, {"name": f"dense_{model}", "class": "Dense", "model": model, "flagged": False}, [middle]),
+            Event("layer", 0, {"name": f"dropout_{model}", "class": "Dropout", "model": model, "flagged": True}, [out]),
+            Event("predictions", 0, {"model": model, "training": given}, [out]),
+        ]
+
+    kept = [each for each in step.steps[STEP] if each.kind in ("targets", "loss", "gradients")]
+    return replace(step, steps={**step.steps, STEP: [*(event for model in order for event in called(model)), *kept]})
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_models_that_each_side_calls_in_its_own_order_are_compared_and_the_flag_is_that_of_the_one_that_differs(
+    order: str,
+) -> None:
+    right, other = with_models("ab", 1.0), with_models(order, 1.25, "not given")
+    found = locate(right, other, [], STEP, NAMES)
+    assert (found.stage, found.where) == ("predictions", "dropout_b")
+    (cause,) = name_causes(found, replace(sides(other), close_ups=(right, other)))
+    assert cause.id == "training-flag-missing"
+    assert locate(right, with_models(order, 1.0), [], STEP, NAMES).stage is None

@@ -192,12 +192,31 @@ def predictions_of(at: Step) -> StageValues:
             return StageValues(PREDICTIONS, None)
         part = min(alike, key=lambda part: relative_gap(_joined(whole[name]), _joined(parts[part])))
         pairs = [(name, part) if whole is first else (part, name)]
+    else:
+        pairs = _by_outputs(first, second) or pairs
     found = _outputs_of(at, first[pairs[0][0]], second[pairs[0][1]], [each.get(pairs[0][0], ()) for each in twins])
     for one, other in pairs[1:]:
-        same = [[each.shape for each in _numbers(side)] for side in (first[one], second[other])]
-        if found.equal and same[0] == same[1]:
+        if found.equal and _shapes(first[one]) == _shapes(second[other]):
             found = _outputs_of(at, first[one], second[other], [each.get(one, ()) for each in twins])
     return found
+
+
+def _by_outputs(first: Mapping[str, list[Event]], second: Mapping[str, list[Event]]) -> list[tuple[str, str]]:
+    """The models of both sides, which may call them in other orders, by their outputs; empty if shapes differ."""
+    pairs, left = [], [*second]
+    for name, events in first.items():
+        gaps = {other: relative_gap(_joined(events), _joined(second[other])) for other in left
+                if _shapes(second[other]) == _shapes(events)}  # fmt: skip
+        if not gaps:
+            return []
+        other = min(gaps, key=lambda each: gaps[each])
+        pairs.append((name, other))
+        left.remove(other)
+    return pairs
+
+
+def _shapes(events: Sequence[Event]) -> list[tuple[int, ...]]:
+    return [each.shape for each in _numbers(events)]
 
 
 def _outputs_of(
@@ -221,8 +240,8 @@ def _outputs_of(
     gap, noise = gap_and_noise(a, b, [joined(twin) for twin in twins if twin])
     if gap > noise and losses_of(at).equal:  # logits on one side, and on the other what a softmax makes of them
         gap = min(gap, _gap_of_squashed(reference, candidate))
-    where = _first_layer(at) if gap > noise and not moved else ""
     models = {event.info.get("model") for event in (*reference, *candidate)}
+    where = _first_layer(at, "".join(map(str, models)) if len(models) == 1 else "") if gap > noise and not moved else ""
     if where is None and len(models) > 1 and _gap_of_squashed(reference, candidate) > noise:
         return StageValues(PREDICTIONS, None)  # one model may be a part of the other, whose output is another tensor
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where or "")
@@ -287,10 +306,13 @@ def _by_example(events: Sequence[Event]) -> np.ndarray:
     return np.concatenate([np.hstack([array.reshape(len(array), -1) for array in each]).ravel() for each in arrays])
 
 
-def _first_layer(at: Step) -> str | None:
-    """The first layer whose output differs, in the order of calls; None if those of all agree, empty if unknown."""
+def _first_layer(at: Step, model: str) -> str | None:
+    """The first layer whose output differs, in the order of calls; None if those of all agree, empty if unknown.
+
+    Those of one ``model``, if it has the same name on both sides.
+    """
     counts = at.of(lambda each, step: len(each.of(step, "layer")))
-    a, b, also = at.of(partial(_layers, whole=counts[0] != counts[1]))
+    a, b, also = at.of(partial(_layers, model=model, whole=counts[0] != counts[1]))
     for i, (one, other) in enumerate(zip(a, b, strict=False)):
         if one[0].info["class"] != other[0].info["class"]:
             return ""
@@ -300,10 +322,13 @@ def _first_layer(at: Step) -> str | None:
     return None if len(a) == len(b) > 0 else ""
 
 
-def _layers(close_up: CloseUp, step: int, *, whole: bool) -> list[list[Event]]:
-    """The calls of layers in a step, in order; if asked for, each with all its micro-batches and replicas."""
-    events = close_up.of(step, "layer")
-    each = len(events) // max(len(close_up.of(step, "predictions")), 1)
+def _layers(close_up: CloseUp, step: int, *, model: str, whole: bool) -> list[list[Event]]:
+    """The calls of a model's layers in a step, in order; if asked for, each with all its micro-batches and replicas."""
+    events, outputs = (
+        [event for event in close_up.of(step, kind) if not model or event.info.get("model", model) == model]
+        for kind in ("layer", "predictions")
+    )
+    each = len(events) // max(len(outputs), 1)
     calls = [events[i::each] for i in range(each)]
     same = sum(map(len, calls)) == len(events) and all(len({a.info["name"] for a in call}) == 1 for call in calls)
     return calls if whole and same else [[event] for event in events]

@@ -149,7 +149,8 @@ class StageObserver(Observer):
         if self._here.model is not None and self._taped(args, options):
             tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]
             info = {"name": layer.name, "class": type(layer).__name__, "flagged": _depends_on_training(layer)}
-            self._record("layer", {**info, "training": options.get("training")}, tensors)
+            given = {"model": self._here.model.name, "training": options.get("training")}
+            self._record("layer", {**info, **given}, tensors)
         return outputs
 
     def _call_loss(

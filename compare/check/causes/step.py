@@ -44,9 +44,12 @@ def _no_flag(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 
 def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
-    right, other = _flags(sides)
     layers = [event.info for event in sides.right.of(sides.step, "layer")]
     first = [info for info in layers if info["name"] == located.where] or layers
+    model = str(first[0].get("model", "")) if first else ""
+    right, other = flags = _flags(sides, model)
+    if not all(flags):
+        model, (right, other) = "", _flags(sides)
     if first and not any(info.get("flagged", True) for info in first):
         return  # the first layer that differs does not know the flag
     # An explicit training=False on the side that is held to be right is meant.
@@ -63,7 +66,7 @@ def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
         by_fit = by_right and sides.right_trace.trained_by == "fit"
         seen = Measurement.of("script-flag", training=given[without[0]], by_fit=by_fit)
         if alone:
-            calls = [each for each in model_events(sides.other, sides.step, "inputs") if not each.replica]
+            calls = [each for each in model_events(sides.other, sides.step, "inputs", model) if not each.replica]
             line = calls[without[0]].info.get("line")
             yield Variant({}, seen.but(call=without[0] + 1), called=None, line=line)
         else:
@@ -88,9 +91,9 @@ def _recorded_flag_of_layer(sides: Sides, located: Located) -> Iterator[Variant]
 OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
 
 
-def _flags(sides: Sides) -> list[list[Any]]:
+def _flags(sides: Sides, model: str = "") -> list[list[Any]]:
     """The training flags with which each side calls its model in the step, on its first replica."""
-    both = sides.both(partial(model_events, kind="predictions"))
+    both = sides.both(partial(model_events, kind="predictions", model=model))
     return [[event.info["training"] for event in events if not event.replica] for events in both]
 
 
