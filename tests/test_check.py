@@ -97,7 +97,7 @@ def test_a_mistake_of_no_known_cause_is_caught_and_no_cause_is_named(tensorflow,
     report = checker("mlp-l2-bn", "momentum", 2).check(bug.trainer())
     assert report.verdict == "different", report
     assert report.findings == (), report
-    assert report.evidence, "a difference without a cause has evidence"
+    assert report.unexplained, "a difference without a cause has evidence"
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_a_correct_loop_is_never_different_whatever_its_style(tensorflow, style,
     report = checker(model, "momentum", replicas).check(style.trainer())
     assert report.verdict in ("identical", "alike"), report
     assert report.findings == (), report
-    assert report.evidence == (), report
+    assert report.unexplained == (), report
 
 
 @pytest.mark.parametrize(

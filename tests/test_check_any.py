@@ -99,7 +99,7 @@ def checker(name, replicas):
 
 def assert_passes(report):
     assert report.verdict in ("identical", "alike"), report
-    assert report.findings == report.evidence == (), report
+    assert report.findings == report.unexplained == (), report
 
 
 def assert_named(report, training=(), reporting=()):

@@ -169,7 +169,7 @@ def test_numbers_that_no_side_can_explain_are_not_held_against_a_right_loop(tens
     assert report.comparison.reporting.metrics["spread"].max_gap > 0
     assert any("spread of fit cannot be explained either" in each.reason for each in report.not_applicable), report
     assert report.comparison.reporting.verdict == "alike", report
-    assert report.evidence == (), report
+    assert report.unexplained == (), report
 
 
 def test_what_nobody_thought_of_between_right_steps_is_not_alike(tensorflow, monkeypatch):
@@ -351,7 +351,7 @@ class LastBatchWithoutPenalty(Loop):
 def test_what_explains_reported_numbers_is_named_two_causes_together_where_no_single_one_does(tensorflow, loop, causes):
     report = checker(labelled).check(loop())
     assert {finding.id for finding in report.findings} == causes, report
-    assert report.evidence == (), report
+    assert report.unexplained == (), report
     assert "strategy" not in "".join(finding.remedy for finding in report.findings)
 
 

@@ -83,11 +83,6 @@ class Report:
         return replace(self, findings=tuple(findings))
 
     @property
-    def evidence(self) -> tuple[str, ...]:
-        """The measurements that no cause explains, in words."""
-        return tuple(map(words.said, self.unexplained))
-
-    @property
     def verdict(self) -> str:
         """The worse of the verdicts on training and on reporting."""
         return self.comparison.verdict

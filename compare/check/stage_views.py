@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compare.check.phrases import SENTENCES
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STAGES, STATE
 from compare.verdict.model import Comparison
 
@@ -66,7 +66,11 @@ def stage_sentence(comparison: Comparison, reference: str) -> str:
     if differs is None:
         return ""
     same = [view.title for view in views if view.state == SAME]
-    agree = f"{_listed(same)} {'agree' if len(same) > 1 or same[0] in PLURAL else 'agrees'}; " if same else ""
+    agree = (
+        f"{SENTENCES.format_field(same, 'and')} {'agree' if len(same) > 1 or same[0] in PLURAL else 'agrees'}; "
+        if same
+        else ""
+    )
     verb = "do not" if differs.title in PLURAL else "does not"
     if not same:
         verb = "differ" if differs.title in PLURAL else "differs"
@@ -75,12 +79,8 @@ def stage_sentence(comparison: Comparison, reference: str) -> str:
     shown = values if differs.reference != differs.candidate else ""
     where = f" ({differs.where})" if differs.where else ""
     unknown = [view.title for view in views[: views.index(differs)] if view.state == UNKNOWN]
-    unseen = f"; {_listed(unknown)} could not be compared" if unknown and not same else ""
+    unseen = f"; {SENTENCES.format_field(unknown, 'and')} could not be compared" if unknown and not same else ""
     step = "that step"
     if at := comparison.stages_at:
         step = f"step {at.step} of epoch {at.epoch} of the short check"
     return f"Inside {step}, {agree}the {differs.title} {verb}{shown}{where}{unseen}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])

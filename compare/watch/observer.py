@@ -72,7 +72,7 @@ class Observer:
         patch(BaseOptimizer, "finalize_variable_values", self._finalize)
         patch(tf.GradientTape, "__enter__", self._enter_tape)
         patch(tf.GradientTape, "__exit__", self._exit_tape)
-        patch(tf.GradientTape, "gradient", self._gradient)
+        patch(tf.GradientTape, "gradient", self.updates.gradient)
         patch(keras.Model, "__call__", self._enter_model)
         patch(keras.layers.Layer, "__call__", self._enter_layer)
         for owner, method in ((keras.layers.Layer, "get_weights"), (BaseOptimizer, "build")):
@@ -178,9 +178,6 @@ class Observer:
             self.initial.use(weights := weights_of(root), root, begin=True)
         if root.built and weights:
             self._used.add(root)
-
-    def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
-        return self.updates.gradient(original, tape, target, sources, *args, **options)
 
     def begin_update(self, optimizer: Any, grads: list[Any], variables: list[Any]) -> Training | None:
         """Finds the training that an update belongs to; ends the script if it has made enough steps."""

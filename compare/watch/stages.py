@@ -65,6 +65,7 @@ class StageObserver(Observer):
         self._events = StepEvents(settings, self.trainings, self._data_sets)
         self._divided: dict[str, tuple[str, int, str] | None] = {}
         patch(Function, "__init__", self._make_function)
+        patch(tf.GradientTape, "gradient", self._gradient)
         patch(keras.layers.Layer, "__call__", self._call_layer)
         for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
             patch(owner, method, partial(self._call_loss, method == "__call__"))
@@ -232,7 +233,7 @@ class StageObserver(Observer):
             info["pairs"] = self._here.pairs if tf.executing_eagerly() else of_pairs(targets)
             info["made"] = self.line(_of_examples(targets[0]) if penalties else targets[0])
             self._record("loss", info, [*targets, *penalties])
-        gradients = super()._gradient(original, tape, target, sources, *args, **options)
+        gradients = original(tape, target, sources, *args, **options)
         self._here.clip = None
         return self._in_order(gradients) if watched else gradients
 
