@@ -1878,7 +1878,7 @@ def test_a_mean_of_the_loss_whose_gradient_is_taken_is_compared_whatever_its_nam
 
     trace = only(watch(script))
     assert [each.of_loss for each in trace.reported[-3:]] == [True, True, False]
-    like = SimpleNamespace(epochs=[SimpleNamespace(logs={"loss": 1e6})])
+    like = SimpleNamespace(epochs=[SimpleNamespace(logs={"loss": 1e6}, steps=3)])
     logs, _ = logs_by_epoch(trace, [3], like)[1]
     assert list(logs) == ["loss"] and logs["loss"] in [each.value for each in trace.reported[-3:-1]]
 
