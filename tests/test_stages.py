@@ -298,9 +298,13 @@ def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
         ([ADAM, ADAM], STEP - 1, ["optimizer-differs"]),
         ([ADAM, ADAM], STEP - 2, []),  # whose first step was equal
         ([ADAM], STEP - 1, []),
+        ([ADAM, {**ADAM, "config": {**ADAM["config"], "learning_rate": 0.5}}], STEP - 1, ["optimizer-differs"]),
+        ([ADAM, {**ADAM, "config": {**ADAM["config"], "beta_1": 0.5}}], STEP - 1, []),
     ):
-        traces = fit, replace(loop, optimizers=optimizers, parts=[(0, 0), (begun, 0)])
-        assert [each.id for each in name_causes(located(other), replace(plain, traces=traces))] == causes
+        made = {"optimizers": optimizers, "parts": [(0, 0), (begun, 0)]}
+        for traces, side in (((fit, replace(loop, **made)), "loop"), ((replace(fit, **made), loop), "fit")):
+            found = name_causes(located(other), replace(plain, traces=traces))
+            assert [(each.id, each.side) for each in found] == [(cause, side) for cause in causes]
 
 
 def test_a_new_optimizer_is_said_where_something_before_the_update_differs_too() -> None:
@@ -1351,3 +1355,27 @@ def test_models_that_each_side_calls_in_its_own_order_are_compared_and_the_flag_
     (cause,) = name_causes(found, replace(sides(other), close_ups=(right, other)))
     assert cause.id == "training-flag-missing"
     assert locate(right, with_models(order, 1.0), [], STEP, NAMES).stage is None
+
+
+@pytest.mark.parametrize(
+    ("batches", "other", "said"),
+    [
+        ("AABB", "ABAB", [(1, 2)]),
+        ("ABAB", "AABB", [(2, 1)]),
+        ("AABB", "BBAA", []),
+        ("AAB", "AAB", []),
+        ("ABBC", "ABCA", []),
+    ],
+)
+def test_steps_that_are_made_on_each_batch_are_counted(batches: str, other: str, said: list[tuple[int, int]]) -> None:
+    rows = {name: linear_step(rows=slice(4 * i, 4 * i + 8)).steps[STEP] for i, name in enumerate("ABC")}
+
+    def seen(names: str) -> CloseUp:
+        return CloseUp({number: rows[name] for number, name in enumerate(names, 1)}, linear_step().after)
+
+    plain = sides(seen(other))
+    loops = tuple(replace(trace, epochs=[FitEpoch(4, {}, 1.0)]) for trace in plain.traces)
+    both = replace(plain, close_ups=(seen(batches), seen(other)), traces=loops)
+    found = hints(Located(STEP, "examples"), both)
+    times = [(each["times"], each["other_times"]) for each in found if each["kind"] == "steps-on-each-batch"]
+    assert times == said

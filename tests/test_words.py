@@ -124,6 +124,7 @@ SIDES = {"side": "loop", "other": "fit"}
      {"layer": "sampling", "times": 8, "other_times": 6, "line": "loop.py:3: m(x, training=True)"},
      "before this step sampling has drawn random numbers 8 times in loop and 6 times in fit, so the next ones differ: "
      "loop calls its model with training=True outside of the training step (loop.py:3: m(x, training=True))"),
+    ("steps-on-each-batch", {"times": 1, "other_times": 2}, "loop makes 1 step on each batch, fit 2"),
     ("called-in-training-times", {"times": 2, "other_times": 1},
      "loop calls the model 2 times with training=True in this step, fit 1 time; each call moves the statistics of "
      "batch normalization"),

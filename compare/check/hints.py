@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -266,6 +266,13 @@ def _drawn_before(close_up: CloseUp, step: int, stage: str) -> dict[str, Counter
     return found
 
 
+def _steps_on_each_batch(close_up: CloseUp, steps: Sequence[int]) -> int:
+    """How many steps in a row have the same examples, in all batches but the last alike; 0 if that is not so."""
+    batches = [tuple(example_rows(close_up, step)) for step in steps]
+    times = [len(list(same)) for batch, same in groupby(batches) if batch]
+    return times[0] if len(times) > 1 and len(set(times[:-1])) == 1 and times[-1] <= times[0] else 0
+
+
 def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     right_skips, skips = skipped_updates(sides)
     if right_skips != skips:
@@ -273,6 +280,10 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
         yield Measurement.of("updates-skipped", **seen)
         return
     steps = steps_of_epoch(sides)
+    right_times, times = (_steps_on_each_batch(side, steps) for side in sides.close_ups)
+    if right_times and times and right_times != times:
+        yield Measurement.of("steps-on-each-batch", times=times, other_times=right_times)
+        return
     right, other = ([row for step in steps for row in example_rows(side, step)] for side in sides.close_ups)
     if unknown := len(set(other) - all_rows(sides.right)):
         numbers = {"examples": unknown, "of": len(other), "first": min(steps), "last": max(steps)}

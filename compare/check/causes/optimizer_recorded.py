@@ -93,8 +93,8 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
         remedy = with_options(right, settings | others) if known else ""
         remedy = OF_MICRO_BATCHES.format(every, every - 1) if in_micro_batches else remedy
         return "optimizer-differs", Variant({}, seen, remedy=remedy)
-    again = made_again(sides)
-    counted = Variant({}, again) if again else _counted_without_data(sides)
+    again = (Variant({}, seen, by_right=at is not sides) for at in (sides, sides.turned()) if (seen := made_again(at)))
+    counted = next(again, None) or _counted_without_data(sides)
     return ("optimizer-differs", counted) if counted else None
 
 
@@ -272,8 +272,13 @@ def _counted_without_data(sides: Sides) -> Variant | None:
 
 
 def made_again(sides: Sides) -> Measurement | None:
-    """Evidence that one side makes the same optimizer again, where the sides part as it takes its first step."""
-    made = [(each["class"], each["config"] | {"name": ""}) for each in sides.other_trace.optimizers]
+    """Evidence that one side makes the same optimizer again, where the sides part as it takes its first step.
+
+    Its rate may be another one.
+    """
+    made = [
+        (each["class"], each["config"] | {"name": "", "learning_rate": None}) for each in sides.other_trace.optimizers
+    ]
     again = len(made) > 1 and all(each == made[0] for each in made)
     if not again or len(sides.right_trace.optimizers) != 1 or (sides.step - 1, 0) not in sides.other_trace.parts:
         return None
