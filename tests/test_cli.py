@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 import compare
 from compare import signals
@@ -751,6 +753,18 @@ def test_a_name_that_is_taken_is_refused_and_what_is_there_untouched(refuse: Ref
         "mine/metrics.csv",
     ]
     assert (taken / "metrics.csv").read_text() == (tmp_path / "reports" / "file").read_text() == "precious"
+
+
+def test_a_run_on_a_file_system_that_is_read_only_is_to_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def acquire(lock: FileLock) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", lock.lock_file)
+
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    advice = r"\(Read-only file system\); copy the run to a folder that can be written"
+    with pytest.raises(RequestError, match=advice), claimed(request(name="begun", reports=tmp_path)):
+        pass
 
 
 def test_only_what_can_be_resumed_is_to_be_resumed(tmp_path: Path) -> None:

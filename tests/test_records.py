@@ -47,6 +47,7 @@ from compare.records import (
     write_json,
     write_verdict,
 )
+from compare.records.files import append_to_file
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import RunJson
 
@@ -231,6 +232,11 @@ def test_a_file_that_is_removed_while_the_run_goes_on_is_said_to_be(tmp_path: Pa
     (tmp_path / name).unlink()
     with pytest.raises(StorageError, match=rf"{name} was removed meanwhile, run it again"):
         end_epoch(recorder, 2, FIT[1])
+
+
+def test_a_folder_that_is_removed_while_the_run_goes_on_may_be_cleared_by_what_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"was removed meanwhile; give another --reports if .*, then run it again$"):
+        append_to_file(tmp_path / "gone" / "metrics.csv", b"", after=0)
 
 
 def test_a_later_trainers_other_metrics_widen_the_table(tmp_path: Path) -> None:

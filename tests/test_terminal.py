@@ -423,6 +423,17 @@ def test_of_a_message_with_millions_of_characters_a_part_is_searched(monkeypatch
     assert len(text) < 110_000 and text.endswith("x end")
 
 
+def test_an_exception_that_cannot_say_what_it_is_keeps_its_name_and_place() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    with pytest.raises(Mute) as raised:
+        raise Mute
+    told = describe(raised.value)
+    assert re.fullmatch(r"Mute: <exception str\(\) failed> \(.*test_terminal.py, line \d+\)", told), told
+
+
 def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
     told = "AttributeError: no attribute 'reset_states' (loop.py, line 3); write reset_state()"
     assert describe(TrainerFailedError(told)) == told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -46,9 +47,10 @@ def claimed(options: Request) -> Iterator[Path]:
         if error.filename is None or os.fspath(error.filename) != str(folder / ".lock"):
             raise
         remedy = "let this user write there" if isinstance(error, PermissionError) else "remove it"
-        raise RequestError(
-            f"{shown_path(folder / '.lock')} cannot be locked ({error.strerror}); {remedy}, or choose another --name"
-        ) from None
+        remedy += ", or choose another --name"
+        if error.errno == errno.EROFS:
+            remedy = "copy the run to a folder that can be written, and give that as --reports"
+        raise RequestError(f"{shown_path(folder / '.lock')} cannot be locked ({error.strerror}); {remedy}") from None
     finally:
         if not folder.exists():  # the request was refused
             with suppress(OSError):

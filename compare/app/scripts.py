@@ -67,7 +67,7 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
             if session.models:
                 judge_and_publish(folder, console)
             raise
-        return Result(folder, finish(session.run, console))
+    return Result(folder, finish(session.run, console))  # after all scripts have ended
 
 
 @contextmanager

@@ -24,7 +24,11 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if not path.parent.exists():
-            raise StorageError(f"{shown_path(path)} cannot be written: its folder was removed meanwhile") from error
+            raise StorageError(
+                f"{shown_path(path)} cannot be written: its folder was removed meanwhile; give another --reports if "
+                "what is trained clears that one",
+                "then run it again",
+            ) from error
         raise StorageError(
             f"{shown_path(path)} cannot be written ({error.strerror or error}); everything written before is kept: "
             "free some disk space or make the folder writable",

@@ -93,7 +93,7 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
         remedy = with_options(right, settings | others) if known else ""
         remedy = OF_MICRO_BATCHES.format(every, every - 1) if in_micro_batches else remedy
         return "optimizer-differs", Variant({}, seen, remedy=remedy)
-    again = (Variant({}, seen, by_right=at is not sides) for at in (sides, sides.turned()) if (seen := made_again(at)))
+    again = (Variant({}, made, by_right=at is not sides) for at in (sides, sides.turned()) if (made := made_again(at)))
     counted = next(again, None) or _counted_without_data(sides)
     return ("optimizer-differs", counted) if counted else None
 
