@@ -725,6 +725,11 @@ def test_the_rate_of_an_optimizer_of_some_variables_only() -> None:
         (found,) = name_causes(locate(right, other, [], STEP, NAMES), both)
         assert has(found, variables=[NAMES[1]], **expected), "it has this rate from the beginning"
         assert str(found.source) == line and "begun" not in found.measurements
+    lines = [("loop.py", 7, "first.apply(a)"), ("loop.py", 8, "second.apply(b)")]
+    lined = changed(other, "gradients", lambda each: [
+        replace(each, info={**each.info, "line": lines[each.info["positions"][0]]})])  # fmt: skip
+    (found,) = name_causes(locate(right, other, [], STEP, NAMES), replace(both, close_ups=(right, lined)))
+    assert str(found.source) == "loop.py:8: second.apply(b)", "where its variables are updated"
 
 
 @pytest.mark.parametrize(

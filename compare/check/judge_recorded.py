@@ -56,6 +56,7 @@ from compare.check.whole_run import RATE
 from compare.records import Variable
 from compare.verdict.exact import without_counterpart
 from compare.verdict.findings import Finding, Source
+from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
 OF_SETTINGS = ("script-optimizer", "script-schedule", "script-settings")
@@ -186,7 +187,8 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
             return replace(line, instead=cause.instead_of(line.text))
         if variant.called is None:
             return None
-        seen = cause.line_in(at.other, at.step, located.stage or "", usual=not variant.remedy, called=variant.called)
+        close_up = _with_updates_of(at, variant.evidence.quantities.get("variables", ()))
+        seen = cause.line_in(close_up, at.step, located.stage or "", usual=not variant.remedy, called=variant.called)
         return _made_at(at.other_trace, variant.evidence) or operation_of(at.other, at.step, variant) or seen
 
     found = []
@@ -196,6 +198,15 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
         named = cause.found(at.other_name, seen, used=used, remedy=variant.remedy)
         found.append(replace(named, source=source(cause, variant, at)))
     return found
+
+
+def _with_updates_of(at: Sides, variables: Sequence[str]) -> CloseUp:
+    """What was seen of the side at fault, of its updates only those of some variables, if any of these is updated."""
+    wanted = {i for i, each in enumerate(at.right_trace.variables) if each.name in variables}
+    events = at.other.steps[at.step]
+    chosen = [each for each in events if each.kind != "gradients" or wanted.intersection(each.info["positions"])]
+    some_left = any(each.kind == "gradients" for each in chosen)
+    return replace(at.other, steps={**at.other.steps, at.step: chosen}) if some_left else at.other
 
 
 def _made_at(trace: Trace, seen: Measurement) -> Source | None:
