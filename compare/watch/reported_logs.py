@@ -136,8 +136,7 @@ def _of_epochs(reported: Sequence[Reported], ends: Sequence[float], *, known: bo
     anew = {
         after.metric
         for read, after in _within_epochs(reported, ends)
-        if known
-        and after.counted < read.counted + (after.metric in steadily and read.counted > 0 and after.value != read.value)
+        if known and _begins_anew(read, after, of_training=after.metric in steadily)
     }
     reported = [each for each in reported if each.metric not in anew or not each.kind]
     read = {each.metric for each in reported if not each.updating}
@@ -153,6 +152,12 @@ def _of_epochs(reported: Sequence[Reported], ends: Sequence[float], *, known: bo
                 continue
         kept.append(each)
     return kept
+
+
+def _begins_anew(read: Reported, after: Reported, *, of_training: bool) -> bool:
+    """Whether a metric was reset between two reads; one of training also if it has then counted as many values."""
+    as_many = of_training and after.counted == read.counted > 0 and after.value != read.value
+    return after.counted < read.counted or as_many
 
 
 def _nobody_takes(called: Reported) -> bool:
