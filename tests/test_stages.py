@@ -119,8 +119,8 @@ def with_statistics(close_up: CloseUp, after: float, calls: int = 1) -> CloseUp:
         replace(each, arrays=[*each.arrays, np.float32([0.5])]) if each.kind == "weights" else each
         for each in close_up.steps[STEP]
     ]
-    called = Event("inputs", 0, {"model": "m", "training": True}, events[0].arrays, events[0].rows)
-    return replace(close_up, after=weights, steps={**close_up.steps, STEP: [called] * calls + events[1:]})
+    called = [each for each in events if each.kind == "predictions"]
+    return replace(close_up, after=weights, steps={**close_up.steps, STEP: [*events, *called * (calls - 1)]})
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,13 @@ from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
 from compare.engine.fingerprints import Fingerprinter
 from compare.engine.keras_generation import learning_rate
-from compare.patching import undone
+from compare.patching import patch, undone
 from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype, write_json
 from compare.records.model import npz
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
-from compare.watch.alike import _leave_out_shuffles
+from compare.watch.alike import _compile_by_xla, _leave_out_shuffles
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.initial_weights import InitialWeights, mark_of
 from compare.watch.observer import EnoughSteps, Observer
@@ -1836,6 +1836,16 @@ def test_numbers_are_of_training_or_of_validation_by_the_time_of_their_updates_w
         assert compared_with(loss=3.0, val_loss=3.0) == [], "a mean without a name, and no value like it"
 
 
+def test_of_a_metric_that_takes_the_root_of_a_mean_only_the_root_is_read(watch: Watch) -> None:
+    def script() -> None:
+        by_hand(make())
+        metric = keras.metrics.RootMeanSquaredError()
+        metric.update_state(np.zeros((2, 1)), np.full((2, 1), 3.0))
+        metric.result()
+
+    assert [each.value for each in only(watch(script)).reported] == [3.0]
+
+
 def test_a_metric_that_only_some_steps_update_is_of_training(watch: Watch) -> None:
     def script() -> None:
         model, seldom, never = make(), keras.metrics.Mean(), keras.metrics.Mean()
@@ -2126,6 +2136,21 @@ def test_a_model_that_one_script_alone_changes_without_an_optimizer_is_said(watc
     assert len(pairs) == 1 and said.startswith("only a also has sequential") and said.endswith("is not compared")
     cut = watch(lambda: by_hand(make(), epochs=2), max_steps=4)
     assert changed_apart(["a", "b"], [sides[0], cut], pairs) == [], "nobody knows what it would have come to"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [({"jit_compile": True}, True), ({"jit_compile": False}, False), ({}, False)]
+)
+def test_the_xla_that_fit_asks_for_is_kept_under_op_determinism(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, bool], kept: bool
+) -> None:
+    supports = keras.src.trainers.trainer
+    monkeypatch.setattr(supports, "model_supports_jit", lambda model: False)  # as it is then
+    with undone():
+        patch(keras.Model, "compile", _compile_by_xla)
+        model = make()
+        model.compile("sgd", "mse", **given)
+        assert model.jit_compile is kept
 
 
 @pytest.mark.parametrize("inside", [False, True])

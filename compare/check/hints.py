@@ -133,7 +133,7 @@ def _hints_on_calls(sides: Sides) -> Iterator[Measurement]:
     times = [
         sum(
             event.replica == 0 and event.info.get("training") is True
-            for event in model_events(each, sides.step, "inputs")
+            for event in model_events(each, sides.step, "predictions")
         )
         for each in sides.close_ups
     ]

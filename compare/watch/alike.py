@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from copy import copy
 from typing import Any
@@ -24,12 +25,23 @@ def make_alike(settings: Settings) -> InitialWeights:
     """Patches Keras and TensorFlow in this process; call it before the script runs."""
     _provide_devices(settings.replicas)
     enable_op_determinism()  # without it no two runs of one script are equal
+    patch(keras.Model, "compile", _compile_by_xla)
     keras.utils.set_random_seed(0)
     if SEEDS not in settings.own:
         _seeds_by_creation()
     if ORDER not in settings.own:
         _leave_out_shuffles()
     return InitialWeights(settings, settings.initial, provides=settings.begins)
+
+
+def _compile_by_xla(original: Any, model: Any, *args: Any, **options: Any) -> None:
+    """Keeps the XLA that ``compile`` is asked for, as a loop does; Keras 3 leaves it out under op determinism."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Model doesn't support `jit_compile=True`")
+        original(model, *args, **options)
+    asked = by_name(original, model, args, options).get("jit_compile") is True
+    if asked and all(getattr(each, "supports_jit", False) for each in model._flatten_layers()):
+        model._jit_compile = True
 
 
 def _provide_devices(replicas: int | None) -> None:

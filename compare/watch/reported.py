@@ -220,11 +220,12 @@ class _Metrics:
 
 def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
     """Sees what is read from metrics outside of graphs, and what is given to ``compare.report``."""
-    metrics = _Metrics(observer, writer)
+    metrics, reading = _Metrics(observer, writer), Inside()
 
     def result(original: Any, metric: Any) -> Any:
-        value = original(metric)
-        if metrics.inside_keras:  # Keras's own, of data that the script chose for something else
+        value = reading.call(original, metric)
+        # Keras's own, of data that the script chose for something else; or of squares, whose root is what is read
+        if metrics.inside_keras or reading:
             return value
         training = observer.reporting
         if training is not None and not observer.inside and tf.executing_eagerly():
