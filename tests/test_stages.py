@@ -1170,6 +1170,10 @@ def micro_batches(*, factor: float = 1.0, gradient: float = 1.0, **deviation: An
     return replace(whole, steps={**whole.steps, STEP: [*before, *gradients]})
 
 
+def test_other_inputs_of_micro_batches_are_no_part_of_a_model() -> None:
+    assert located(micro_batches(times=1.1)).stage == "inputs"
+
+
 def test_micro_batches_of_different_sizes_that_count_alike_are_said() -> None:
     whole = linear_step(gradient=0.9)
 

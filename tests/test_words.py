@@ -198,7 +198,7 @@ SIDES = {"side": "loop", "other": "fit"}
     ("script-flag", {"training": "not given", "by_fit": False, "call": 2},
      "loop calls the model without training= (call 2 of the step), fit with training=True"),
     ("model-begins-apart", {"model": "teacher"},
-     "loop calls teacher with other weights than fit: look at what has set them before this step"),
+     "loop calls teacher with other weights than fit: look at what sets them"),
     ("divided-by-weights", {},
      "loop divides the weighted losses by the sum of the weights, fit by their number, as Keras does"),
     ("script-layer-flag", {"layer": "dropout", "by_fit": False},

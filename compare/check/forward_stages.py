@@ -150,8 +150,13 @@ def inputs_of(at: Step) -> StageValues:
 
 def _is_last_part(at: Step) -> bool:
     """Whether one side calls a model that is only the last layers of the other's."""
-    called = at.of(lambda each, step: [event.info["class"] for event in each.of(step, "layer")])
-    few, many = sorted(called[:2], key=len)
+
+    def of_one_call(close_up: CloseUp, step: int) -> list[str]:
+        calls = max(len(close_up.of(step, "predictions")), 1)  # as of micro-batches
+        classes = [event.info["class"] for event in close_up.of(step, "layer")]
+        return classes[: len(classes) // calls]
+
+    few, many = sorted(at.of(of_one_call)[:2], key=len)
     return 0 < len(few) < len(many) and many[-len(few) :] == few
 
 

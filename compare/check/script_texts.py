@@ -284,8 +284,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "out what a script shuffles by itself, as with NumPy",
     "predictions-as-labels": "{side} gives its loss the predictions as y_true: a loss takes the labels first, then the "
     "predictions",
-    "model-begins-apart": "{side} calls {model} with other weights than {other}: look at what has set them before this "
-    "step",
+    "model-begins-apart": "{side} calls {model} with other weights than {other}: look at what sets them",
     "divided-by-weights": "{side} divides the weighted losses by the sum of the weights, {other} by their number, as "
     "Keras does",
     "in-rows": "{side} gives its optimizer the gradient of {variables:some} as rows (tf.IndexedSlices), {other} as a "
