@@ -2129,3 +2129,11 @@ def test_the_next_best_explanation_is_that_of_another_cause() -> None:
     found = find_explanations(Recipe(), [(first, variants(2.0, 2.5)), (second, variants(3.0))], residual, 0.1)
     assert [each.ids for each in found.explanations] == [{first.id}]
     assert found.next_best == 1.0, "not the half of the same cause's other variant"
+
+
+@pytest.mark.parametrize(("part", "named"), [(0.5, True), (0.51, False), (0.25, False)])
+def test_half_of_the_penalty_is_said_to_be_half(part: float, named: bool) -> None:
+    found = found_causes(RIGHT, with_loss(OFF, LOSS - PENALTY * (1 - part), PENALTY * part))
+    assert [each.id for each in found] == ["regularization-missing"] * named
+    assert all(has(each, kind="script-half-penalty", penalty=0.25, whole=0.5) for each in found)
+    assert all("l2_loss" in each.remedy for each in found)

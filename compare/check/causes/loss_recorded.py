@@ -206,6 +206,9 @@ def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant
     if recorded is None or not recorded.penalty or again:  # which may be by the gradients of a penalty
         return
     yield Variant({"regularization": 0.0}, Measurement.of("script-no-penalty", penalty=recorded.penalty))
+    if sides.replicas == 1:
+        half = Measurement.of("script-half-penalty", penalty=recorded.penalty / 2, whole=recorded.penalty)
+        yield Variant({"regularization": 0.5}, half, remedy=WHOLE)
     own = recorded.penalties
     numbers = range(len(own))
     parts = [{i} for i in numbers]  # the first ones come from add_loss, the others from regularizers
@@ -216,6 +219,9 @@ def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant
     for omitted in dict.fromkeys(map(frozenset, parts if len(own) > 1 else [])):
         lacking = {"losses": len(omitted), "of": len(own), "penalty": sum(own[i] for i in omitted)}
         yield Variant({"omitted": omitted}, Measurement.of("script-some-penalties", **lacking), remedy=remedy)
+
+
+WHOLE = "loss += tf.add_n(model.losses)  # whole: tf.nn.l2_loss(weight) is half of the sum of its squares"
 
 
 def recorded_penalty_each(sides: Sides, located: Located) -> Iterator[Variant]:
