@@ -96,7 +96,7 @@ def _say_how_to_be_equal(session: ScriptsSession, model: ModelPair) -> None:
     first, second = model.traces
     if first.eager == second.eager:
         return
-    name, other = model.names if first.eager else reversed(model.names)
+    name, other = session.names if first.eager else reversed(session.names)
     fit = (first if first.eager else second).trained_by.startswith("fit")
     how = f"without run_eagerly in {name}" if fit else f"with @tf.function on the step of {name}"
     differently = f"{name} makes its steps eagerly, and {other} in a tf.function, which may round differently"
@@ -104,8 +104,9 @@ def _say_how_to_be_equal(session: ScriptsSession, model: ModelPair) -> None:
 
 
 def _note(session: ScriptsSession, text: str) -> None:
-    session.run.save(notes=list(dict.fromkeys([*(session.run.notes or ()), text])))
-    tell(session.console, f"Note: {text}")
+    if text not in (notes := session.run.notes or []):  # else it is said of another model
+        session.run.save(notes=[*notes, text])
+        tell(session.console, f"Note: {text}")
 
 
 def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: CloseUps | None) -> Departure | None:
