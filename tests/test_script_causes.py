@@ -2137,3 +2137,15 @@ def test_half_of_the_penalty_is_said_to_be_half(part: float, named: bool) -> Non
     assert [each.id for each in found] == ["regularization-missing"] * named
     assert all(has(each, kind="script-half-penalty", penalty=0.25, whole=0.5) for each in found)
     assert all("l2_loss" in each.remedy for each in found)
+
+
+@pytest.mark.parametrize(
+    ("gap", "flag", "said"),
+    [(None, "not given", ["script-flag"]), (None, False, ["script-flag"]), (None, True, []), (0.0, "not given", [])],
+)
+def test_a_training_flag_is_a_hint_where_predictions_could_not_be_compared(
+    gap: float | None, flag: Any, said: list[str]
+) -> None:
+    other = linear_step(factor=1.5, flag=flag)
+    found = hints(Located(STEP, "loss", stages=[StageValues("predictions", gap)]), replace(sides(other)))
+    assert [each.kind for each in found if each.kind == "script-flag"] == said

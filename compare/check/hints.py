@@ -12,6 +12,7 @@ import numpy as np
 
 from compare.check.causes.data_recorded import has_unknown_pairs
 from compare.check.causes.optimizer_recorded import made_again
+from compare.check.causes.step import flags_of
 from compare.check.forward_stages import SQUASHING
 from compare.check.measurement import Measurement
 from compare.check.recorded import (
@@ -78,7 +79,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += [*_hints_on_draws(sides), *_hints_on_layers(sides)]
         found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
     if located.stage == LOSS:
-        found += [*_hints_on_weights(sides), *_hints_on_sizes(sides)]
+        found += [*_hints_on_weights(sides), *_hints_on_sizes(sides), *_hints_on_flags(located, sides)]
     if located.stage == STATE:
         found += _hints_on_calls(sides)
     found += _hints_on_parts(located, sides)
@@ -126,6 +127,13 @@ def _hints_on_draws(sides: Sides) -> Iterator[Measurement]:
         more = times[0] > times[1]
         validates = called is not None and sides.right_trace.untaped is None and more
         yield Measurement("drawn-in-validation", {**seen.quantities, "line": str(called)}) if validates else seen
+
+
+def _hints_on_flags(located: Located, sides: Sides) -> Iterator[Measurement]:
+    """A model that one side alone calls in training mode, where it is not known whether the predictions agree."""
+    predictions, (right, other) = located.of(PREDICTIONS), flags_of(sides)
+    if predictions is not None and predictions.equal is None and set(right) == {True} and other and True not in other:
+        yield Measurement.of("script-flag", training=other[0], by_fit=False)
 
 
 def _hints_on_calls(sides: Sides) -> Iterator[Measurement]:

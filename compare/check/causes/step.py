@@ -47,9 +47,9 @@ def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
     layers = [event.info for event in sides.right.of(sides.step, "layer")]
     first = [info for info in layers if info["name"] == located.where] or layers
     model = str(first[0].get("model", "")) if first else ""
-    right, other = flags = _flags(sides, model)
+    right, other = flags = flags_of(sides, model)
     if not all(flags):
-        model, (right, other) = "", _flags(sides)
+        model, (right, other) = "", flags_of(sides)
     if first and not any(info.get("flagged", True) for info in first):
         return  # the first layer that differs does not know the flag
     # An explicit training=False on the side that is held to be right is meant.
@@ -91,7 +91,7 @@ def _recorded_flag_of_layer(sides: Sides, located: Located) -> Iterator[Variant]
 OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
 
 
-def _flags(sides: Sides, model: str = "") -> list[list[Any]]:
+def flags_of(sides: Sides, model: str = "") -> list[list[Any]]:
     """The training flags with which each side calls its model in the step, on its first replica."""
     both = sides.both(partial(model_events, kind="predictions", model=model))
     return [[event.info["training"] for event in events if not event.replica] for events in both]
@@ -249,7 +249,7 @@ def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
 def _recorded_frozen(sides: Sides, located: Located) -> Iterator[Variant]:
     """Layers that are not trainable, and so predict otherwise."""
     untrained = list(without_gradient(sides).values())
-    flagged = all(flag is True for flags in _flags(sides) for flag in flags)
+    flagged = all(flag is True for flags in flags_of(sides) for flag in flags)
     if flagged and any(located.where in name.split("/") for name in untrained):
         remedy = (
             "layer.trainable = True  # where the other script sets it\n"
