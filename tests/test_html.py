@@ -230,7 +230,7 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     for judged in (differs, alike, same):
         assert sentences.unreported(judged, "scripts") == (
             "To compare loss, val_loss too, add to my_loop at the end of each epoch, with the means over it: "
-            "import compare; compare.report(loss=…, val_loss=…)"
+            "import compare; compare.report(epoch=…, loss=…, val_loss=…)"
         )
         assert sentences.unreported(judged, "run") == (
             "To compare loss, val_loss too, add to my_loop: run.end_epoch(epoch, {…, 'loss': …, 'val_loss': …})"
@@ -241,7 +241,7 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     nothing = dataclasses.replace(same, reporting=Reporting(None, {}))
     assert sentences.unreported(nothing, "scripts") == (
         "No loss or metric of either was seen. To compare some, add to both at the end of each epoch, with the means "
-        "over it: import compare; compare.report(loss=…)"
+        "over it: import compare; compare.report(epoch=…, loss=…)"
     )
     second = dataclasses.replace(nothing, reference="my_fit model 2")
     assert sentences.sentence(second, "fit").endswith(
@@ -1182,3 +1182,27 @@ def test_a_page_says_why_there_is_no_timeline(tmp_path: Path) -> None:
 def test_a_picture_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
         plots.draw(tmp_path)
+
+
+def test_numbers_that_differ_beside_those_that_a_cause_names_are_said_to() -> None:
+    gaps = {name: MetricGap(0.1, 1) for name in ("loss", "val_loss", "accuracy")}
+    named = Finding("loss-averaged-over-batches", "reporting", "loop", "", "", {"metric": "loss"})
+    same = Comparison("loop", Training("identical", 0.0, None, 1), Reporting("different", gaps), causes=(named,))
+    assert sentences.more_may_follow(same, "scripts").startswith("val_loss, accuracy differ too, and nothing")
+    gaps["accuracy"] = MetricGap(0.0, 1)
+    assert sentences.more_may_follow(same, "run").startswith("val_loss differs too, and nothing that is named")
+    gaps["val_loss"] = MetricGap(1e-7, 1, only_rounding=True)
+    assert sentences.more_may_follow(same, "scripts") == ""
+    assert sentences.more_may_follow(dataclasses.replace(same, causes=()), "scripts") == ""
+
+
+def test_the_card_has_the_line_of_each_cause() -> None:
+    def cause(line: int, file: str = "loop.py", shows: bool = False) -> Finding:
+        source = Source(file, line, "x", shows=shows)
+        return Finding("loss-summed", "training", "loop", "", "", {}, source=source)
+
+    causes = (cause(16), cause(16), cause(17), cause(3, "model.py"), cause(9, shows=True))
+    found = Comparison("loop", Training("different", None, Difference(1, 1), 1), Reporting(None, {}), causes=causes)
+    assert page_model._why(found, "different")[1] == "in loop, loop.py lines 16 and 17, model.py line 3"
+    seen = dataclasses.replace(found, causes=(), evidence=("the loss differs",))
+    assert page_model._why(seen, "different") == ("No cause is certain", "see the evidence below")

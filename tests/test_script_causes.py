@@ -25,6 +25,7 @@ from compare.check.recipe import Recipe
 from compare.check.recorded import scale_of
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
+from compare.check.step_values import loss_of
 from compare.check.targets import Targets, targets_of, value_of
 from compare.records.model import step_dtype
 from compare.verdict.findings import Finding, StageValues
@@ -2149,3 +2150,16 @@ def test_a_training_flag_is_a_hint_where_predictions_could_not_be_compared(
     other = linear_step(factor=1.5, flag=flag)
     found = hints(Located(STEP, "loss", stages=[StageValues("predictions", gap)]), replace(sides(other)))
     assert [each.kind for each in found if each.kind == "script-flag"] == said
+
+
+def test_the_loss_of_probabilities_is_foreseen_with_the_logits_behind_them_that_keras_finds() -> None:
+    true = np.eye(2, dtype=np.float32)[np.arange(8) % 2]
+    logits = np.linspace(-1, 2, 16).reshape(8, 2).astype(np.float32)
+    squashed = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    value = float(value_of(Targets("categorical_crossentropy", true, logits, from_logits=True)) or 0)
+    right = with_targets(RIGHT, "categorical_crossentropy", true, logits, loss=value, from_logits=True)
+    for predictions in (logits, squashed):
+        other = changed(OFF, "predictions", lambda each, made=predictions: replace(each, arrays=[made]))
+        own = recorded.with_own_predictions(replace(sides(other), close_ups=(right, other)))
+        assert own is not None
+        assert loss_of(own.right, STEP) == pytest.approx(value + PENALTY)

@@ -102,6 +102,8 @@ def _begin(
     run.save()
     what = names if len(sides) > len(options.scripts) else map(shown_path, options.scripts)
     tell(console, f"Comparing {' and '.join(what)}", style="bold")
+    if len(sides) == 1:
+        tell(console, "  one script: its first two trainings are compared with each other; give two to compare these")
     for text in about:
         tell(console, f"  {text}")
     for name, text in MADE_ALIKE.items():

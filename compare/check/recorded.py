@@ -199,6 +199,8 @@ def with_own_predictions(sides: Sides) -> Sides | None:
     if own is None or not any(agrees):
         return None
     taken = own if agrees[0] else own.with_other_logits()
+    if taken.from_logits and taken.are_probabilities:  # Keras finds the logits behind them
+        taken = taken.with_other_logits()
     data, penalty = value_of(taken), penalty_of(sides.other, step)
     if data is None:
         return None

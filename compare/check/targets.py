@@ -41,6 +41,13 @@ class Targets:
     mask: np.ndarray | None = None
     paired: bool = True
 
+    @property
+    def are_probabilities(self) -> bool:
+        """Whether predictions can be what a loss without ``from_logits`` takes them for."""
+        sums = np.ones(1) if self.kind == "binary_crossentropy" else self.predicted.sum(-1)
+        between = (self.predicted >= 0).all() and (self.predicted <= 1).all()
+        return bool(between and np.allclose(sums, 1, atol=0.01))
+
     def with_other_logits(self) -> Targets:
         return replace(self, from_logits=not self.from_logits)
 

@@ -178,9 +178,16 @@ def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
         listed = ", ".join(dict.fromkeys(cause.id for cause in first.causes))
         sides = dict.fromkeys(cause.side for cause in first.causes if cause.side)
         more = f"in {' and '.join(sides)}" if sides else ""
-        sources = [cause.source for cause in first.causes if cause.source]
-        if source := next((each for each in sources if not each.shows), None):
-            more += f", {source.file} line {source.line}" if more else f"{source.file} line {source.line}"
+        lines: dict[str, list[str]] = {}
+        for cause in first.causes:
+            if (
+                cause.source
+                and not cause.source.shows
+                and str(cause.source.line) not in lines.get(cause.source.file, ())
+            ):
+                lines.setdefault(cause.source.file, []).append(str(cause.source.line))
+        places = (f"{file} line{'s' * (len(each) > 1)} {' and '.join(each)}" for file, each in lines.items())
+        more = ", ".join(filter(None, [more, *places]))
         if only_of_reporting(first):
             return "No known cause", f"of the reported numbers: {listed}"
         return listed, more
@@ -189,8 +196,9 @@ def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
     if not first.weights_seen:
         return "Unknown: curves only", "logs do not show why"
     if verdict == "different":
-        more = "see the evidence below" if first.evidence else ""
-        return "No known cause", "only reported numbers differ" if advice_on_numbers(first) else more
+        if first.evidence:
+            return "No cause is certain", "see the evidence below"
+        return "No known cause", "only reported numbers differ" if advice_on_numbers(first) else ""
     if verdict == "alike":
         return "Rounding", "measured with perturbed runs" if first.training.noise else ""
     if verdict == "inconclusive":

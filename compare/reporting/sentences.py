@@ -189,7 +189,7 @@ def unreported(comparison: Comparison, scope: str) -> str:
     """
     missing, candidate = _left_out(comparison, comparison.candidate), comparison.candidate
     if scope == "scripts":
-        how = "at the end of each epoch, with the means over it: import compare; compare.report({})"
+        how = "at the end of each epoch, with the means over it: import compare; compare.report(epoch=…, {})"
         compared = comparison.training.steps_compared and not _of_another_training(comparison)
         if compared and not comparison.reporting.metrics and not comparison.failure:
             return f"No loss or metric of either was seen. To compare some, add to both {how.format('loss=…')}"
@@ -300,10 +300,17 @@ def causes(comparison: Comparison) -> list[str]:
 
 
 def more_may_follow(comparison: Comparison, scope: str) -> str:
-    """That a mistake of a script may hide another one; empty where none is named in its training."""
+    """That a mistake of a script may hide another one, or does hide one in other numbers; empty if nothing is named."""
     named = any(not of_numbers(comparison, cause) for cause in comparison.causes)
-    different = scope == "scripts" and comparison.training.verdict == DIFFERENT
-    return "A mistake may hide another one: run this again once it is mended" if different and named else ""
+    if comparison.training.verdict == DIFFERENT:
+        may = scope == "scripts" and named
+        return "A mistake may hide another one: run this again once it is mended" if may else ""
+    told = {name for cause in comparison.causes for name in cause.metrics}
+    gaps = comparison.reporting.metrics.items() if named and comparison.reporting.verdict == DIFFERENT else ()
+    left = [name for name, gap in gaps if gap.compared and gap.max_gap != 0 and not gap.only_rounding]
+    others = [name for name in left if name not in told]
+    differ = f"{some(others)} differ{'s' * (len(others) == 1)} too, and nothing that is named explains it"
+    return f"{differ}: run this again once the rest is mended" if told and others else ""
 
 
 def of_numbers(comparison: Comparison, cause: Finding) -> bool:

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.causes.loss_recorded import own_call
 from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNRECOVERED, UNSMOOTHED, Recipe
@@ -15,7 +13,7 @@ from compare.check.recorded import RecordedLoss, parts_of_step, penalty_of, same
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, LOSS, PREDICTIONS, loss_of
-from compare.check.targets import Targets, targets_of, value_of
+from compare.check.targets import targets_of, value_of
 from compare.check.used import FIT, SCRIPT
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
         f"loss_object = {loss}(from_logits=False)\n# in both; or leave out the activation of the model's last layer"
     )
     yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=in_both)
-    by_right = not flag and not _are_probabilities(recorded.targets)
+    by_right = not flag and not recorded.targets.are_probabilities
     if by_right and sides.foreseen:  # the other side's model ends otherwise, and its loss is right for that
         return
     remedy = f"loss_object = {loss}(from_logits={flag or by_right})\n# with the options of the other script's loss"
@@ -63,13 +61,6 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
     seen = sides.named(Measurement.of("script-from-logits", from_logits=not flag))
     seen = seen.but(logits=True) if by_right else seen
     yield Variant({"loss": OTHER_LOGITS}, seen, remedy=remedy, by_right=by_right)
-
-
-def _are_probabilities(targets: Targets) -> bool:
-    """Whether predictions can be what a loss without ``from_logits`` takes them for."""
-    predicted = targets.predicted
-    sums = np.ones(1) if targets.kind == "binary_crossentropy" else predicted.sum(-1)
-    return bool((predicted >= 0).all() and (predicted <= 1).all() and np.allclose(sums, 1, atol=0.01))
 
 
 WITH_PROBABILITIES = (
