@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import hashlib
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +56,25 @@ def source_and_attribute(wanted: str) -> tuple[str, str]:
     """``SOURCE:ATTR`` in its two parts; the second is empty where there is none."""
     source, colon, attribute = wanted.rpartition(":")
     return (source, attribute) if colon and attribute and not wanted.endswith(".py") else (wanted, "")
+
+
+MAKE_NAMES = re.compile(r"import \*|\b(?:exec|globals|vars|setattr|__getattr__|__dict__)\b")
+"""What may give a module a name that is not written in its file."""
+
+
+def refuse_unwritten(file: str, attribute: str) -> None:
+    """Raises a RequestError if a Python file, which has not been run, has only a similar name for an attribute."""
+    try:
+        text = Path(file).read_text("utf-8")
+        nodes = list(ast.walk(ast.parse(text)))
+    except (OSError, ValueError, SyntaxError):  # which is said when it is run
+        return
+    if not attribute or re.search(rf"\b{re.escape(attribute)}\b", text) or MAKE_NAMES.search(text):
+        return
+    known = [node.id if isinstance(node, ast.Name) else node.name for node in nodes
+             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Name)]  # fmt: skip
+    if meant := did_you_mean(attribute, known):
+        raise RequestError(f"{shown_path(file)} has no {attribute!r}{meant}")
 
 
 def unknown(given: str, known: Iterable[str], more: str = "") -> str:

@@ -22,6 +22,7 @@ from compare.naming import (
     margin,
     plain,
     refuse_missing,
+    refuse_unwritten,
     source_and_attribute,
     unknown,
 )
@@ -305,7 +306,9 @@ class Task(Replicas):
     def refuse_missing_files(self) -> None:
         """Refuse files that are not there; at once, since TensorFlow is imported before files of users are."""
         for name in filter(is_file, self.named):
-            refuse_missing(source_and_attribute(self.located(name))[0])
+            file, attribute = source_and_attribute(self.located(name))
+            refuse_missing(file)
+            refuse_unwritten(file, attribute)
 
     @property
     def all_seeds(self) -> range:

@@ -755,6 +755,31 @@ def test_a_name_that_is_taken_is_refused_and_what_is_there_untouched(refuse: Ref
     assert (taken / "metrics.csv").read_text() == (tmp_path / "reports" / "file").read_text() == "precious"
 
 
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [
+        ("class MyLoop:\n    pass", True),
+        ("MyLoop = make()", True),
+        ("class MyLoop:\n    pass\nfrom more import *", False),
+        ("class MyLoop:\n    pass\nglobals()[name] = 1", False),
+        ("class MyLoop:\n    pass\nfrom more import MyLop", False),
+        ("class MyLoop(:", False),  # said when it is run
+        ("class Other:\n    pass", False),  # what it has is said when it was run
+    ],
+)
+def test_a_misspelt_attribute_is_said_before_tensorflow_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, refused: bool
+) -> None:
+    (tmp_path / "loop.py").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    options = request(trainers=("fit", "loop.py:MyLop"))
+    if not refused:
+        options.refuse_missing_files()
+        return
+    with pytest.raises(RequestError, match=r"^loop.py has no 'MyLop'; did you mean MyLoop\?$"):
+        options.refuse_missing_files()
+
+
 def test_a_run_on_a_file_system_that_is_read_only_is_to_be_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
