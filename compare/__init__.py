@@ -242,8 +242,9 @@ def assert_alike(
 
     Warns:
         UserWarning: if the candidate reports names that the reference does not, in place of others, reports no steps,
-            cannot be copied, so that its trainings share what it keeps, if the weights or numbers of both are NaN or
-            infinite, or if one of both raises on two replicas, so that they were checked on one only.
+            cannot be copied, so that its trainings share what it keeps, has an optimizer with other settings that make
+            no difference in the few steps of the check, if the weights or numbers of both are NaN or infinite, or if
+            one of both raises on two replicas, so that they were checked on one only.
 
     Raises:
         AssertionError: when they do not train and report alike, or there is no verdict (``inconclusive``); the message
@@ -275,7 +276,7 @@ def assert_alike(
         report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
     judged, name = report.judged, report.reference
     failed = (each.reason for each in report.not_applicable if each.reason.startswith(FAILS_ON_TWO))
-    texts = misnamed(judged, name), silent(judged), shared_state(candidate), warning(judged, name)
+    texts = misnamed(judged, name), silent(judged), shared_state(candidate), warning(judged, name), *report.notes
     for text in (*texts, *(f"checked on one replica only: {reason}" for reason in failed)):
         if text:
             warnings.warn(text, stacklevel=2)

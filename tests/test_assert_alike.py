@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import tasks
+from plain_loop import Loop
 
 import compare
 from compare.app import cli
@@ -203,3 +204,42 @@ def test_the_check_uses_the_requested_strategy(tensorflow, tmp_path, strategy):
     assert not loop["causes"]
     assert tutorial["causes"][0]["id"] == "loss-constant-denominator"
     assert "several processes" not in [each["probe"] for each in tutorial["not_applicable"]]
+
+
+class OwnOptimizer(Loop):
+    """A correct loop but for its optimizer, which it makes itself."""
+
+    def __init__(self, **options):
+        self.options = options
+
+    def begin(self):
+        import tensorflow as tf
+
+        self.optimizer = tf.keras.optimizers.SGD(**self.options)
+        self.optimizer.build(self.model.trainable_variables)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"learning_rate": 0.1, "clipnorm": 1e6}, ""),
+        (
+            {"learning_rate": 0.1},
+            "loop's SGD has clipnorm=None instead of 1000000, which makes no difference in the few",
+        ),
+    ],
+)
+def test_settings_of_an_own_optimizer_that_make_no_difference_yet_are_a_warning(tensorflow, recwarn, options, told):
+    experiment = tasks.experiment(optimizer=lambda: tensorflow.keras.optimizers.SGD(0.1, clipnorm=1e6))
+    compare.assert_alike(experiment, OwnOptimizer(**options))
+    texts = [str(each.message) for each in recwarn if "which makes no difference" in str(each.message)]
+    assert len(texts) == bool(told) and all(text.startswith(told) for text in texts), texts
+
+
+def test_a_rate_set_by_hand_in_place_of_a_schedule_is_no_warning(tensorflow):
+    schedule = tensorflow.keras.optimizers.schedules.PiecewiseConstantDecay([1000], [0.1, 0.01])
+    other = tensorflow.keras.optimizers.schedules.PiecewiseConstantDecay([500], [0.1, 0.01])
+    experiment = tasks.experiment(optimizer=lambda: tensorflow.keras.optimizers.SGD(schedule))
+    for rate, told in ((0.1, False), (other, True), (schedule, False)):
+        report = compare.check.check(experiment, OwnOptimizer(learning_rate=rate))
+        assert report.verdict == "identical" and bool(report.notes) == told, report.notes

@@ -120,6 +120,8 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
         not_applicable = (*elsewhere, *report.not_applicable)
         reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))
         print_verdict(reports[-1].as_verdict(), console, verbose=options.verbose)
+        for text in report.notes:
+            tell(console, f"Note: {text}.", style="yellow")
         replicas = f"{' and '.join(map(str, report.replicas))} replica{'s' * (report.replicas != (1,))}"
         tell(console, f"Checked on {replicas} in {report.seconds:.1f} s.")
     verdict = Verdict.of(reference_name, [report.judged for report in reports], scope="check")

@@ -16,6 +16,7 @@ from compare.check import words
 from compare.check.batches import Batches, craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
+from compare.check.causes.optimizer_recorded import settings_apart
 from compare.check.empty_replica import EmptyReplicaProbe, wrong_gradient
 from compare.check.judge import judge_reporting, judge_training
 from compare.check.judgement import Judgement, survived
@@ -145,10 +146,24 @@ class Checker:
         if report.comparison.training.verdict in (IDENTICAL, ALIKE):
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
+            report = replace(report, idle=self._idle_settings(candidate, name))
         judged = self._judged
         replayed = judged[0] if isinstance(judged, tuple) and judged[1].right else None
         report = self._inside.extend(report, candidate, replayed)
         return replace(report, seconds=time.perf_counter() - began)
+
+    def _idle_settings(self, candidate: Observation, name: str) -> tuple[Measurement, ...]:
+        """The settings of an optimizer of its own that have made no difference, such as a limit never reached.
+
+        A rate that is a number here and a schedule there may be set by hand.
+        """
+        (right, *more), (own, *others) = ([*each.optimizers, (None, {})] for each in (self.reference, candidate))
+        if len(more) != 1 or len(others) != 1 or own[0] is None or own[0] is not right[0]:
+            return ()
+        apart = settings_apart(own[1], right[1])
+        settings = {key: both for key, both in apart.items() if len({isinstance(each, dict) for each in both}) == 1}
+        seen = {"side": name, "optimizer": own[0].__name__, "settings": settings}
+        return (Measurement.of("script-settings", **seen),) if settings else ()
 
     def _same_gradients(self, candidate: Observation) -> bool:
         """Whether the gradients passed to both optimizers are equal within rounding, given equal weights.

@@ -56,6 +56,7 @@ class Report:
         distributed: whether the candidate uses the strategy it is given.
         fits: how well the observations are explained; ``scripts/accuracy.py`` reads them.
         stages: the stages of the first differing step; empty if they could not be recorded.
+        idle: the settings of its optimizer that are others and make no difference in the steps of the check.
         seconds: the wall time of the check, in seconds.
     """
 
@@ -69,6 +70,7 @@ class Report:
     distributed: bool = True
     fits: tuple[Fit, ...] = ()
     stages: tuple[StageValues, ...] = ()
+    idle: tuple[Measurement, ...] = ()
     seconds: float = 0.0
 
     def of_gradients(self, located: Located) -> Report:
@@ -81,6 +83,11 @@ class Report:
                 each = replace(each, evidence=words.said(seen), measurements=seen.as_json())
             findings.append(each)
         return replace(self, findings=tuple(findings))
+
+    @property
+    def notes(self) -> list[str]:
+        """What the check does not see, but a full training may, as sentences without the final period."""
+        return [f"{words.said(each)}, which makes no difference in the few steps of this check" for each in self.idle]
 
     @property
     def verdict(self) -> str:
@@ -151,6 +158,7 @@ def merged(reports: Sequence[Report]) -> Report:
         distributed=first.distributed,
         fits=tuple(each for report in reports for each in report.fits),
         stages=worst.stages,
+        idle=tuple(dict.fromkeys(each for report in reports for each in report.idle)),
         seconds=sum(report.seconds for report in reports),
     )
 
