@@ -38,7 +38,9 @@ from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
 from compare.patching import undone
 from compare.records import step_dtype
+from compare.records.run_json import RunJson
 from compare.reporting.live import console_for
+from compare.reporting.result import Result
 from compare.user_errors import describe
 from compare.verdict.rounding import UNIT
 from compare.watch.alike import _seeds_by_creation
@@ -451,6 +453,14 @@ def test_calls_of_a_data_set_are_recorded_in_one_way(tensorflow: Any) -> None:
     ]
 
 
+def test_a_result_has_the_notes_of_its_run(tmp_path: Path) -> None:
+    run = RunJson(folder=tmp_path, identity="it", notes=["only the first 4 steps are compared"])
+    run.save()
+    assert Result(tmp_path, "identical").notes == ["only the first 4 steps are compared"]
+    run.save(notes=[])
+    assert Result(tmp_path, "identical").notes == []
+
+
 def test_an_error_in_the_search_for_causes_costs_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FIT_VS_LOOP_LOUD")
     monkeypatch.setattr(
@@ -466,7 +476,7 @@ def test_an_error_in_the_search_for_causes_costs_no_verdict(tmp_path: Path, monk
     result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
     assert (result.verdict, result.stage, result.causes) == ("different", "update", [])
     said = result.details["comparisons"][0]["evidence"]
-    assert said == ["the search for a cause failed (TypeError: len() of unsized object)"]
+    assert said == result.evidence == ["the search for a cause failed (TypeError: len() of unsized object)"]
 
 
 def test_what_trained_is_said_with_its_model_once() -> None:

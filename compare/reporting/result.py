@@ -65,6 +65,16 @@ class Result:
         return sorted(found, key=lambda cause: cause.kind == REPORTING)
 
     @property
+    def evidence(self) -> list[str]:
+        """What was seen that may explain a difference without proving a cause, of all comparisons, as sentences."""
+        return [text for comparison in self._verdict.comparisons for text in comparison.evidence or ()]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know besides the verdict, such as what two scripts do otherwise and is not compared."""
+        return list(read_run(self.path).get("notes") or [])
+
+    @property
     def first_difference(self) -> Difference | None:
         """The first place where weights differ, of the worst comparison: ``epoch``, ``step``, ``stage`` and ``where``.
 
