@@ -196,7 +196,7 @@ def _look_at_the_rest(
         unknown[f"other trainings of {session.names[1]}"] = [*session.left_over, *further]
         unknown[f"other models of {session.names[1]}"] = [*others_begin, *changed_apart(session.names, traces, told)]
         both_set, one_sets = set_at_the_end(session.names, traces, paired)
-        unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired) + both_set
+        unknown[f"the weights left by {session.names[1]}"] = changed_last(session.names, traces, paired) + both_set
         session.left_out += one_sets
     return unknown
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.check.causes.optimizer_recorded import SET_WEIGHTS, acting
+from compare.check.causes.optimizer_recorded import END, SET_WEIGHTS, acting, setting_rate
 from compare.check.measurement import Measurement
 from compare.records import EPOCH_END, INITIAL, Record, in_time
 from compare.verdict.exact import last_steps
@@ -38,20 +38,22 @@ def _late_callbacks(
     reference: Record, candidate: Record, comparison: Comparison, callbacks: Sequence[str]
 ) -> Measurement | None:
     """A callback of fit's that acts where the weights first differ."""
-    first, name = comparison.training.first_difference, reference.trainer
+    first, of = comparison.training.first_difference, {"reference": reference.trainer}
     if first is None or not callbacks:
         return None
-    of = {"callbacks": callbacks, "reference": name}
     ends = max(reference.logs, default=0), max(candidate.logs, default=0)
     now, before = (reference.logs.get(epoch, {}).get(RATE) for epoch in (first.epoch, first.epoch - 1))
-    if first.epoch > ends[0] and ends[0] < ends[1]:
-        return Measurement.of("ended", epochs=ends[1], expected=ends[0], side=candidate.trainer, **of)
-    if first.step == 1 and now is not None and before is not None and now != before:
-        return Measurement.of("callbacks-changed-rate", before=before, learning_rate=now, epoch=first.epoch, **of)
+    if first.epoch > ends[0] and ends[0] < ends[1] and (ending := acting(callbacks, END)):
+        numbers = {"epochs": ends[1], "expected": ends[0], "side": candidate.trainer}
+        return Measurement.of("ended", callbacks=ending, **of, **numbers)
+    setting = setting_rate(callbacks)
+    if first.step == 1 and now is not None and before is not None and now != before and setting:
+        numbers = {"before": before, "learning_rate": now, "epoch": first.epoch}
+        return Measurement.of("callbacks-changed-rate", callbacks=setting, **of, **numbers)
     steps = last_steps(candidate.keys).get(first.epoch, INITIAL)  # without them, any step may be the one that differs
     setting = acting(callbacks, SET_WEIGHTS)
     if first.step is None and first.epoch in reference.logs and setting and steps > INITIAL:
-        return Measurement.of("callbacks-changed-weights", epoch=first.epoch, **of | {"callbacks": setting})
+        return Measurement.of("callbacks-changed-weights", callbacks=setting, epoch=first.epoch, **of)
     return None
 
 

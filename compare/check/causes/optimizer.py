@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
-from compare.check.causes.optimizer_recorded import ONCE, ONCE_FOR_ALL, kind_of_setting, recorded_end
+from compare.check.causes.optimizer_recorded import ONCE, ONCE_FOR_ALL, kind_of_setting, recorded_end, setting_rate
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
 from compare.check.step_values import EXAMPLES, STATE, UPDATE
@@ -269,7 +269,7 @@ def _callbacks_set_rate(case: Case) -> bool:
         return False  # by itself, in its own way
     rates = _rates(case, reference=True)
     has_schedule = isinstance(case.optimizers[1][1].get("learning_rate"), dict)
-    return bool(case.callbacks) and not has_schedule and len(set(rates)) > 1
+    return bool(setting_rate(case.callbacks)) and not has_schedule and len(set(rates)) > 1
 
 
 def _no_callbacks(case: Case, update: Update) -> Iterable[Variant]:
@@ -278,8 +278,8 @@ def _no_callbacks(case: Case, update: Update) -> Iterable[Variant]:
         i = next(i for i, (a, b) in enumerate(zip(rates, expected, strict=False)) if a != b)
         seen = Measurement.of(
             "callbacks-set-rate",
-            callbacks=case.callbacks, reference=case.reference.name, expected=expected[i], learning_rate=rates[i],
-            step=i + 1, epoch=case.steps[i].epoch,
+            callbacks=setting_rate(case.callbacks), reference=case.reference.name, step=i + 1,
+            expected=expected[i], learning_rate=rates[i], epoch=case.steps[i].epoch,
         )  # fmt: skip
         yield Variant({"learning_rates": rates}, seen)
 

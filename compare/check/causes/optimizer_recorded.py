@@ -292,9 +292,7 @@ def _rate_not_followed(
     if other is not None and other.get("lr") is not None and begins_with(rates[1], other) and rates[0] != rates[1]:
         numbers = {"lr": other["lr"], "learning_rate": rates[1], "expected": rates[0]}
         return "optimizer-differs", Variant({}, Measurement.of("script-lr", **numbers), remedy=BY_ITS_NAME, called=None)
-    callbacks = _recorded_callbacks(sides, SET_RATE)
-    of_rate = [name for name in callbacks if "LearningRate" in name or "LR" in name]
-    callbacks = [name for name in of_rate if name in OF_KERAS] or of_rate or callbacks
+    callbacks = setting_rate(_recorded_callbacks(sides, SET_RATE))
     if not callbacks or right is None or other is None or rates[0] is None or rates[1] is None:
         return None
     begun = right["config"].get("learning_rate")
@@ -320,6 +318,13 @@ def _recorded_callbacks(sides: Sides, act: str) -> list[str]:
     fit = sides.right_trace
     callbacks = acting(fit.fit.get("callbacks", ()), act)
     return callbacks if callbacks and sides.step > fit.epochs[0].steps else []
+
+
+def setting_rate(callbacks: Sequence[str]) -> list[str]:
+    """Those of some callbacks, by class, that set the rate: Keras's, or those named after it, or any that may."""
+    callbacks = acting(callbacks, SET_RATE)
+    of_rate = [name for name in callbacks if "LearningRate" in name or "LR" in name]
+    return [name for name in of_rate if name in OF_KERAS] or of_rate or callbacks
 
 
 def acting(callbacks: Sequence[str], act: str) -> list[str]:
