@@ -2151,6 +2151,9 @@ def test_the_xla_that_fit_asks_for_is_kept_under_op_determinism(
         model = make()
         model.compile("sgd", "mse", **given)
         assert model.jit_compile is kept
+        pooling = keras.Sequential([keras.Input((8, 1)), layers.MaxPooling1D(), layers.Dense(1)])
+        pooling.compile("sgd", "mse", **given)
+        assert not pooling.jit_compile, "XLA has no deterministic gradient"
 
 
 @pytest.mark.parametrize("inside", [False, True])

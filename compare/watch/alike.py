@@ -35,12 +35,17 @@ def make_alike(settings: Settings) -> InitialWeights:
 
 
 def _compile_by_xla(original: Any, model: Any, *args: Any, **options: Any) -> None:
-    """Keeps the XLA that ``compile`` is asked for, as a loop does; Keras 3 leaves it out under op determinism."""
+    """Keeps the XLA that ``compile`` is asked for, as a loop does; Keras 3 leaves it out under op determinism.
+
+    Then XLA has no gradient of max pooling.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Model doesn't support `jit_compile=True`")
         original(model, *args, **options)
     asked = by_name(original, model, args, options).get("jit_compile") is True
-    if asked and all(getattr(each, "supports_jit", False) for each in model._flatten_layers()):
+    layers = list(model._flatten_layers()) if asked else []
+    pools = any(type(each).__name__.startswith("MaxPool") for each in layers)
+    if asked and not pools and all(getattr(each, "supports_jit", False) for each in layers):
         model._jit_compile = True
 
 
