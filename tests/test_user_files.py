@@ -209,7 +209,7 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
         ("step(x, y)\n", "raise ValueError('a bug of mine')\n", "raise ValueError", "ValueError: a bug of mine"),
         ("step(x, y)\n", "import compare; raise compare.RequestError('mine')\n", "import compare", "ValueError: mine"),
         ("tf.reduce_mean(", "tf.reduce_meen(", "tf.reduce_meen", "reduce_meen"),
-        ("model(x, training=True)", "model(x, True)", "model(x, True)", "; write model(x, training=True)"),
+        ("model(x, training=True)", "model(x, True)", "model(x, True)", "as in model(x, training=True)"),
         ("model(x, training=True)", "model(x[:, :3], training=True)", "model(x[:, :3]", "input"),
         (
             "            gradients = tape",
@@ -333,8 +333,8 @@ def test_a_metric_that_one_side_does_not_report_is_named_with_the_side(tmp_path:
 
 
 OLD_CODE = {
-    "model(x, True)": "write model(x, training=True)",
-    "functional(x, True)": "write model(x, training=True)",
+    "model(x, True)": "as in model(x, training=True)",
+    "functional(x, True)": "as in model(x, training=True)",
     "model.fit_generator(iter([(x, y)]))": "model.fit,",
     "model.evaluate_generator(iter([(x, y)]))": "model.evaluate or",
     "model.predict_classes(x)": "np.argmax",
