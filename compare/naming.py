@@ -66,10 +66,10 @@ def refuse_unwritten(file: str, attribute: str) -> None:
     """Raises a RequestError if a Python file, which has not been run, has only a similar name for an attribute."""
     try:
         text = Path(file).read_text("utf-8")
+        if not attribute or re.search(rf"\b{re.escape(attribute)}\b", text) or MAKE_NAMES.search(text):
+            return
         nodes = list(ast.walk(ast.parse(text)))
     except (OSError, ValueError, SyntaxError):  # which is said when it is run
-        return
-    if not attribute or re.search(rf"\b{re.escape(attribute)}\b", text) or MAKE_NAMES.search(text):
         return
     known = [node.id if isinstance(node, ast.Name) else node.name for node in nodes
              if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Name)]  # fmt: skip

@@ -19,7 +19,7 @@ from compare.check.causes.base import Variant
 from compare.check.causes.data_recorded import _in_whole_epoch
 from compare.check.causes.optimizer_recorded import kind_of_setting, with_options
 from compare.check.hints import _hints_on_draws, hints
-from compare.check.judge_recorded import name_causes, name_further
+from compare.check.judge_recorded import _with_updates_of, name_causes, name_further
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
 from compare.check.recorded import scale_of
@@ -731,6 +731,8 @@ def test_the_rate_of_an_optimizer_of_some_variables_only() -> None:
         replace(each, info={**each.info, "line": lines[each.info["positions"][0]]})])  # fmt: skip
     (found,) = name_causes(locate(right, other, [], STEP, NAMES), replace(both, close_ups=(right, lined)))
     assert str(found.source) == "loop.py:8: second.apply(b)", "where its variables are updated"
+    ended = replace(both, close_ups=(right, replace(lined, steps={})))
+    assert _with_updates_of(ended, NAMES) is ended.other, "it makes no such step"
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
 def _with_updates_of(at: Sides, variables: Sequence[str]) -> CloseUp:
     """What was seen of the side at fault, of its updates only those of some variables, if any of these is updated."""
     wanted = {i for i, each in enumerate(at.right_trace.variables) if each.name in variables}
-    events = at.other.steps[at.step]
+    events = at.other.steps.get(at.step, ())
     chosen = [each for each in events if each.kind != "gradients" or wanted.intersection(each.info["positions"])]
     some_left = any(each.kind == "gradients" for each in chosen)
     return replace(at.other, steps={**at.other.steps, at.step: chosen}) if some_left else at.other

@@ -26,7 +26,7 @@ def storing(path: Path) -> Iterator[None]:
         if not path.parent.exists():
             raise StorageError(
                 f"{shown_path(path)} cannot be written: its folder was removed meanwhile; give another --reports if "
-                "what is trained clears that one",
+                "your own code clears it",
                 "then run it again",
             ) from error
         raise StorageError(
