@@ -246,7 +246,8 @@ def _outputs_of(
     if gap > noise and losses_of(at).equal:  # logits on one side, and on the other what a softmax makes of them
         gap = min(gap, _gap_of_squashed(reference, candidate))
     models = {event.info.get("model") for event in (*reference, *candidate)}
-    where = _first_layer(at, "".join(map(str, models)) if len(models) == 1 else "") if gap > noise and not moved else ""
+    only = next(iter(models)) if len(models) == 1 else None
+    where = _first_layer(at, only or "") if gap > noise and not moved else ""
     if where is None and len(models) > 1 and _gap_of_squashed(reference, candidate) > noise:
         return StageValues(PREDICTIONS, None)  # one model may be a part of the other, whose output is another tensor
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where or "")
