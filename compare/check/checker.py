@@ -155,13 +155,14 @@ class Checker:
     def _idle_settings(self, candidate: Observation, name: str) -> tuple[Measurement, ...]:
         """The settings of an optimizer of its own that have made no difference, such as a limit never reached.
 
-        A rate that is a number here and a schedule there may be set by hand.
+        Only limits of gradients and schedules can be idle; where another one differs, the loop does it by hand.
         """
         (right, *more), (own, *others) = ([*each.optimizers, (None, {})] for each in (self.reference, candidate))
         if len(more) != 1 or len(others) != 1 or own[0] is None or own[0] is not right[0]:
             return ()
+        can_be_idle = ("clipnorm", "clipvalue", "global_clipnorm", "learning_rate.")  # the last: parts of a schedule
         apart = settings_apart(own[1], right[1])
-        settings = {key: both for key, both in apart.items() if len({isinstance(each, dict) for each in both}) == 1}
+        settings = {key: both for key, both in apart.items() if key.startswith(can_be_idle)}
         seen = {"side": name, "optimizer": own[0].__name__, "settings": settings}
         return (Measurement.of("script-settings", **seen),) if settings else ()
 
