@@ -236,6 +236,22 @@ def test_settings_of_an_own_optimizer_that_make_no_difference_yet_are_a_warning(
     assert len(texts) == bool(told) and all(text.startswith(told) for text in texts), texts
 
 
+class ClippedByHand(OwnOptimizer):
+    """Its optimizer does not clip gradients, since it does so itself."""
+
+    def apply(self, gradients, variables):
+        import tensorflow as tf
+
+        self.optimizer.apply(tf.clip_by_global_norm(gradients, 0.5)[0], variables)
+
+
+def test_gradients_clipped_by_hand_are_no_warning(tensorflow):
+    experiment = tasks.experiment(optimizer=lambda: tensorflow.keras.optimizers.SGD(0.1, global_clipnorm=0.5))
+    report = compare.check.check(experiment, ClippedByHand(learning_rate=0.1))
+    assert (report.verdict, report.notes) == ("identical", [])
+    assert compare.check.check(experiment, OwnOptimizer(learning_rate=0.1)).verdict == "different"
+
+
 def test_a_rate_set_by_hand_in_place_of_a_schedule_is_no_warning(tensorflow):
     schedule = tensorflow.keras.optimizers.schedules.PiecewiseConstantDecay([1000], [0.1, 0.01])
     other = tensorflow.keras.optimizers.schedules.PiecewiseConstantDecay([500], [0.1, 0.01])

@@ -146,7 +146,8 @@ class Checker:
         if report.comparison.training.verdict in (IDENTICAL, ALIKE):
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
-            report = replace(report, idle=self._idle_settings(candidate, name))
+            if self._same_gradients(candidate):  # clipped by hand otherwise
+                report = replace(report, idle=self._idle_settings(candidate, name))
         judged = self._judged
         replayed = judged[0] if isinstance(judged, tuple) and judged[1].right else None
         report = self._inside.extend(report, candidate, replayed)
