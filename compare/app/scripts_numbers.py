@@ -12,6 +12,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import never_reset, other_metrics
 from compare.check.made_of import line_that_makes
 from compare.check.measurement import Measurement
+from compare.check.own_names import at_line
 from compare.check.recorded import same
 from compare.check.recorded_numbers import (
     evidence_on_numbers,
@@ -146,7 +147,7 @@ def _in_training_mode(pair: Pair, model: ModelPair, used: Used) -> list[Finding]
     )  # fmt: skip
     cause, source = CATALOGUE["validation-in-training-mode"], Source.of(line)
     found = cause.found(model.names[at_fault], seen, used=used)
-    return [replace(found, source=source and replace(source, instead=cause.instead_of(source.text)))]
+    return [at_line(found, source and replace(source, instead=cause.instead_of(source.text)))]
 
 
 def _of_last_batches(pair: Pair, model: ModelPair) -> list[Finding]:
@@ -178,4 +179,4 @@ def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int, seen: Cl
         for each in causes
     )
     sources = (Source.of(line, shows=True) for line in lines)
-    return [replace(each, source=each.source or source) for each, source in zip(causes, sources, strict=True)]
+    return [each if each.source else at_line(each, source) for each, source in zip(causes, sources, strict=True)]

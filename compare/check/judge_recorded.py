@@ -26,6 +26,7 @@ from compare.check.causes.optimizer_recorded import (
     kind_of_setting,
 )
 from compare.check.measurement import Measurement
+from compare.check.own_names import at_line
 from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe
 from compare.check.recorded import (
     CLOSE,
@@ -196,7 +197,7 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
         at = sides.turned() if variant.by_right else sides
         seen = at.named(variant.evidence).but(**place)
         named = cause.found(at.other_name, seen, used=used, remedy=variant.remedy)
-        found.append(replace(named, source=source(cause, variant, at)))
+        found.append(at_line(named, source(cause, variant, at)))
     return found
 
 

@@ -23,6 +23,7 @@ from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS, Observation, as_record
 from compare.check.observe import observing
+from compare.check.own_names import at_line
 from compare.check.recorded import drawn_more_often
 from compare.check.replayed_twin import replayed_twin
 from compare.check.report import REPORTING, Report
@@ -184,7 +185,7 @@ class LookInside:
                 source = Source.of(divided or line_that_makes(side.reported_at, each.metrics), shows=True)
             elif side.inside is not None and each.id in CATALOGUE:
                 source = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
-            findings.append(replace(each, source=source))
+            findings.append(at_line(each, source))
         return replace(report, findings=tuple(findings))
 
     def _look_at_not_finite(self, report: Report, candidate: Observation) -> Report:

@@ -1,0 +1,98 @@
+"""Writes advice in the names that the user's code has for things: its loss, its metric, its labels."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from compare.verdict.findings import Finding, Source
+
+MADE_BY = {
+    "loss_object": r"(.*\.)?losses\.[A-Z]\w+|\w+Crossentropy",
+    "loss_metric": r"(.*\.)?Mean",
+    "optimizer": r"(.*\.)?optimizers\.(\w+\.)?[A-Z]\w+|Adam\w*|SGD|RMSprop",
+    "strategy": r"(.*\.)?\w+Strategy",
+    "tape": r"(.*\.)?GradientTape",
+}
+"""Names of the advice, each with what is called to make such a thing."""
+BUILT = ("model", "optimizer", "loss_object", "metrics")
+"""What ``run.build()`` gives, in order."""
+Named = Iterator[tuple[str, ast.expr]]
+"""Names of the advice, each with what has that name in the user's code."""
+
+
+def at_line(finding: Finding, source: Source | None) -> Finding:
+    """The finding with the line where it was seen, and its advice in the names of the code around that line."""
+    names: Mapping[str, str] = {}
+    with suppress(SyntaxError, ValueError, RecursionError):
+        if source is not None:
+            names = own_names("".join(linecache.getlines(source.file)), source.line)
+    return replace(finding, source=source, remedy=in_own_names(finding.remedy, names))
+
+
+def own_names(text: str, line: int) -> dict[str, str]:
+    """The code's own names by those of the advice, as far as only one is meant in the function around a line."""
+    tree = ast.parse(text)
+    around = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    scope = next((each for each in around[::-1] if each.lineno <= line <= (each.end_lineno or 0)), tree)
+    found = _alone(_made(tree), scope)
+    return found | _alone(_used(scope, found), scope)
+
+
+def in_own_names(advice: str, names: Mapping[str, str]) -> str:
+    """Advice with other names for things; what a comment says in plain words stays."""
+    lines = []
+    for line in advice.split("\n") if names else [advice]:
+        code, mark, comment = line.partition("#")
+        code = re.sub(r"(?<![\w.])[a-z_]+\b(?!=)", lambda match: names.get(match[0], match[0]), code)
+        comment = re.sub(r"\bloss_\w+|\bloss(?= is )", lambda match: names.get(match[0], match[0]), comment)
+        lines.append(code + mark + comment)
+    return "\n".join(lines)
+
+
+def _alone(found: Named, scope: ast.AST) -> dict[str, str]:
+    """The names that one thing alone has in a part of the code, or in all of it."""
+    owns: dict[str, set[str]] = {}
+    for name, own in found:
+        owns.setdefault(name, set()).add(ast.unparse(own))
+    inside = {ast.unparse(each) for each in ast.walk(scope) if isinstance(each, ast.Name | ast.Attribute)}
+    chosen = {name: here if len(here := each & inside) == 1 else each for name, each in owns.items()}
+    return {name: next(iter(each)) for name, each in chosen.items() if len(each) == 1}
+
+
+def _made(tree: ast.AST) -> Named:
+    """The things that the code makes, and its model, which has variables to be trained."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=own)], value=ast.Call(func=ast.Attribute(attr="build"))):
+                yield from zip(BUILT, own, strict=False)
+            case (
+                ast.Assign(targets=[own], value=ast.Call(func=maker))
+                | ast.withitem(context_expr=ast.Call(func=maker), optional_vars=ast.expr() as own)
+            ):
+                yield from ((name, own) for name, made in MADE_BY.items() if re.fullmatch(made, ast.unparse(maker)))
+            case ast.Attribute(value=own, attr="trainable_variables" | "trainable_weights"):
+                yield "model", own
+
+
+def _used(scope: ast.AST, known: Mapping[str, str]) -> Named:
+    """The values that a part of the code gives its loss, its model and its tape."""
+    for node in ast.walk(scope):
+        match node:
+            case ast.Assign(targets=[ast.Name() as own], value=ast.Call(func=ast.Attribute(attr="gradient"))):
+                yield "gradients", own
+            case ast.Call(func=ast.Attribute(attr="gradient"), args=[own, *_]):
+                yield from _if_named("loss", own)
+            case ast.Call(func=called, args=[own, *_]) if ast.unparse(called) == known.get("model"):
+                yield from _if_named("x", own)
+            case ast.Call(func=called, args=[y, predictions]):
+                if ast.unparse(called).removesuffix(".call") == known.get("loss_object"):
+                    yield from (*_if_named("y", y), *_if_named("predictions", predictions))
+
+
+def _if_named(name: str, own: ast.expr) -> Iterable[tuple[str, ast.expr]]:
+    return [(name, own)] if isinstance(own, ast.Name) else []
