@@ -14,7 +14,7 @@ import pytest
 from test_thresholds import judged, record
 
 import compare
-from compare.check.recorded_numbers import Losses, name_own_loss, name_reporting
+from compare.check.recorded_numbers import Losses, name_own_losses, name_reporting
 from compare.check.used import SCRIPT_ALONE
 from compare.check.words import said
 from compare.records import EPOCH_END, INITIAL, Record, Variable
@@ -91,7 +91,7 @@ def of_causes(candidate: Record) -> dict[str, Any] | None:
 def of_own_steps(losses: Mapping[int, Losses]) -> str | None:
     """The verdict on the numbers of a loop whose weights differ, as far as the losses of its steps were seen."""
     other = loop(0, 1.5, 2, logs={1: {"loss": 0.75}})
-    named = DIFFERENT if name_own_loss(other, losses, SCRIPT_ALONE) else None
+    named = DIFFERENT if name_own_losses(other, losses, {}, SCRIPT_ALONE) else None
     return judged([FIT, other], check=of_check(named, DIFFERENT)).comparisons[0].reporting.verdict
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import MagicMock, Mock, patch
 
 import numpy as np
 import pytest
@@ -541,24 +541,28 @@ def test_a_mean_over_batches_is_named_where_sums_of_as_many_may_round_as_much(sh
     assert [each.id for comparison in found.values() for each in comparison.causes] == causes
 
 
+@pytest.mark.parametrize("key", ["loss", "val_loss"])
 @pytest.mark.parametrize(("twin", "reported", "causes"), [
     (1e-6, 1.5, ["loss-averaged-over-batches"]),
     (0.1, 1.5, []),  # the twins report losses as far apart
     (1e-6, LOSSES[1].mean, []),
 ])  # fmt: skip
-def test_where_weights_are_alike_the_reported_loss_is_held_against_the_losses_of_the_own_steps(
-    tmp_path: Path, twin: float, reported: float, causes: list[str]
+def test_where_weights_are_alike_a_reported_loss_is_held_against_the_losses_that_were_seen_of_its_side(
+    tmp_path: Path, twin: float, reported: float, causes: list[str], key: str
 ) -> None:
     loss = LOSSES[1].mean
-    fit = judged_record("fit", 0, 1, 2, logs={1: {"loss": loss}})
-    loop = judged_record("loop", 0, 1, 2 + 1e-9, logs={1: {"loss": reported}})
-    noise = judged_record("twin-1", 0, 1, 2 + 1e-9, logs={1: {"loss": loss + twin}})
+    fit = judged_record("fit", 0, 1, 2, logs={1: {key: loss}})
+    loop = judged_record("loop", 0, 1, 2 + 1e-9, logs={1: {key: reported}})
+    noise = judged_record("twin-1", 0, 1, 2 + 1e-9, logs={1: {key: loss + twin}})
     pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop), twins="loop")
     rows = np.zeros(1, step_dtype(1, 1))
     traces = [Trace((), 1, rows, trained_by=way) for way in ("fit", "loop")]
     model: Any = ModelPair(("fit", "loop"), (traces[0], traces[1]), EpochEnds((3,)))
     session: Any = SimpleNamespace(folder=tmp_path, console=Mock())
-    known = {"read_records": lambda folder: [noise], "losses_by_epoch": lambda seen, ends: {1: LOSSES[1]}}
+    seen_of = {"losses_by_epoch": {}, "validation_by_epoch": {}}
+    seen_of["losses_by_epoch" if key == "loss" else "validation_by_epoch"] = {1: LOSSES[1]}
+    known: dict[str, Any] = {name: Mock(return_value=each) for name, each in seen_of.items()}
+    known["read_records"] = Mock(return_value=[noise])
     with patch.multiple(
         scripts_numbers, seen_losses=(looked := Mock(return_value=[None, CloseUp({})])), tell=Mock(), **known
     ):
@@ -566,6 +570,7 @@ def test_where_weights_are_alike_the_reported_loss_is_held_against_the_losses_of
     assert [each.id for comparison in found.values() for each in comparison.causes] == causes
     assert looked.called == bool(causes)
     assert all(comparison.reporting.verdict == "different" for comparison in found.values())
+    assert all(each.metrics == [key] for comparison in found.values() for each in comparison.causes)
 
 
 def test_metrics_that_have_counted_other_numbers_of_values_are_told_apart() -> None:
@@ -624,7 +629,9 @@ def test_validation_from_other_weights_says_nothing_of_its_mode() -> None:
     pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop), twins="loop")
     rows = np.zeros(1, step_dtype(1, 1))
     traces = Trace((), 1, rows, trained_by="fit"), Trace((), 1, rows, untaped=("a.py", 7, "model(x, training=True)"))
-    assert scripts_numbers.explain_numbers(Mock(), pair, ModelPair(("fit", "loop"), traces, EpochEnds((3,)))) == {}
+    model = ModelPair(("fit", "loop"), traces, EpochEnds((3,)))
+    with patch.multiple(scripts_numbers, read_records=Mock(return_value=[])):
+        assert scripts_numbers.explain_numbers(MagicMock(), pair, model) == {}
 
 
 def test_equal_batches_leave_nothing_to_name() -> None:

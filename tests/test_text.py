@@ -95,6 +95,49 @@ def test_a_reporting_difference_names_its_metrics_and_that_training_is_equal(
     )
 
 
+ALIKE = Training("alike", 1e-7, Difference(1, 3), 9380)
+
+
+@pytest.mark.parametrize(
+    ("reporting", "numbers"),
+    [
+        (
+            Reporting("different", {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)}, ("loss",)),
+            ", but reports different numbers: loss (by up to 0.5, in epoch 1); by no more than rounding: mae (by up to "
+            "1e-08, in epoch 2);",
+        ),
+        (Reporting("different", SAME), ", but its reported numbers do not match its weights;"),
+        (
+            Reporting(None, {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)}, ("loss",)),
+            ", but its reported numbers differ by more than rounding, and could not be judged: loss (by up to 0.5, in "
+            "epoch 1); by no more than rounding: mae (by up to 1e-08, in epoch 2);",
+        ),
+        (Reporting("alike", {"loss": MetricGap(0.5, 1)}), ":"),
+    ],
+)
+def test_numbers_that_weights_do_not_explain_are_said_before_the_rounding_of_weights(
+    reporting: Reporting, numbers: str
+) -> None:
+    weights = (
+        "their weights differ from step 3 of epoch 1 on; at epoch ends, individual weights differ by up to 1.0e-07"
+    )
+    assert said(ALIKE, reporting) == f"loop trains like fit, up to rounding{numbers} {weights}"
+
+
+def test_a_number_that_a_cause_is_named_for_is_no_rounding() -> None:
+    cause = Finding("metrics-not-reset", "", "loop", "", "", {"metrics": ["mae"]})
+    numbers = Reporting("different", {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)}, ("loss",))
+    settled = Comparison("loop", ALIKE, numbers, causes=(cause,)).settled()
+    assert not any(gap.only_rounding for gap in settled.reporting.metrics.values())
+
+
+def test_numbers_that_could_not_be_judged_come_with_what_to_look_at() -> None:
+    unjudged = Comparison("loop", ALIKE, Reporting(None, {"loss": MetricGap(0.5, 1)}, ("loss",))).settled()
+    (line,) = causes(unjudged)
+    assert line.startswith("  no known cause explains this: check how loop calculates these numbers")
+    assert line.endswith("those that losses and metrics of Keras calculate can be judged.")
+
+
 def test_no_verdict_says_why() -> None:
     training = Training("inconclusive", None, None, 0, reason="neither trainer changed any weight")
     assert said(training, Reporting(None, SAME)) == ("no verdict on loop and fit: neither trainer changed any weight")

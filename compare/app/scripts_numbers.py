@@ -18,7 +18,7 @@ from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
     name_not_reset,
-    name_own_loss,
+    name_own_losses,
     name_reporting,
     validation_by_epoch,
 )
@@ -50,13 +50,13 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
     of_reference = _with_lines(of_reference, model, 0)
     if pair.exactly.training.verdict == DIFFERENT:
         both: Sequence[CloseUp | None] = (None, None)
-        if _other_loss(session, pair):
+        if lost := _other_losses(session, pair):
             tell(session.console, "The weights are alike, but the loss is not. Looking at the loss of every step …")
             both = seen_losses(session, model, (0, 1))
         causes = [*_with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1), *of_reference]
         known = {cause.id for cause in causes}
         causes += [cause for cause in own_numbers(pair, model, both) if cause.id not in known]
-        unexplained = {"loss"}.difference(*(cause.metrics for cause in causes))
+        unexplained = set(lost).difference(*(cause.metrics for cause in causes))
         if unexplained and (seen := both[1]) is not None:
             evidence = evidence_on_numbers(pair.candidate, unexplained, seen, losses_by_epoch(seen, ends), ends)
         return _of_numbers(pair, causes, evidence)
@@ -97,17 +97,19 @@ def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measur
     return {found.candidate: found}
 
 
-def _other_loss(session: ScriptsSession, pair: Pair) -> bool:
-    """Whether the candidate reports another training loss than the reference and all of its noise twins do."""
-    if "loss" not in pair.exactly.reporting.unexplained:
-        return False
+def _other_losses(session: ScriptsSession, pair: Pair) -> list[str]:
+    """The losses that the candidate reports otherwise than the reference and all of its noise twins do."""
+    differing = [name for name in ("loss", "val_loss") if name in pair.exactly.reporting.unexplained]
+    twins = read_records(session.folder / "twins" / pair.exactly.twins) if differing else []
 
-    def gap(record: Record) -> float:
+    def gap(record: Record, loss: str) -> float:
         both = reported_by_both(pair.reference, record)
-        return max((abs(a - b) for _, name, a, b in both if name == "loss"), default=0.0)
+        return max((abs(a - b) for _, name, a, b in both if name == loss), default=0.0)
 
-    twins = [gap(twin) for twin in read_records(session.folder / "twins" / pair.exactly.twins)]
-    return bool(twins) and gap(pair.candidate) > BEYOND_TWINS * max(twins)
+    def of_twins(loss: str) -> float:
+        return max(gap(twin, loss) for twin in twins)
+
+    return [loss for loss in differing if twins and gap(pair.candidate, loss) > BEYOND_TWINS * of_twins(loss)]
 
 
 def own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -> list[Finding]:
@@ -117,7 +119,9 @@ def own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) ->
     own = seen[at_fault]
     used = used_by(traces[at_fault], traces[1 - at_fault]).seeing(own.divided if own is not None else ())
     right, causes = (
-        [] if close_up is None else name_own_loss(records[side], losses_by_epoch(close_up, ends), used)
+        []
+        if close_up is None
+        else name_own_losses(records[side], losses_by_epoch(close_up, ends), validation_by_epoch(close_up, ends), used)
         for side, close_up in ((side, seen[side]) for side in (1 - at_fault, at_fault))
     )
     causes += [*_in_training_mode(pair, model, used), *_of_last_batches(pair, model)]

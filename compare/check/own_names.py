@@ -46,7 +46,7 @@ def own_names(text: str, line: int) -> dict[str, str]:
 def in_own_names(advice: str, names: Mapping[str, str]) -> str:
     """Advice with other names for things; what a comment says in plain words stays."""
     lines = []
-    for line in advice.split("\n") if names else [advice]:
+    for line in advice.split("\n"):
         code, mark, comment = line.partition("#")
         code = re.sub(r"(?<![\w.])[a-z_]+\b(?!=)", lambda match: names.get(match[0], match[0]), code)
         comment = re.sub(r"\bloss_\w+|\bloss(?= is )", lambda match: names.get(match[0], match[0]), comment)

@@ -230,10 +230,19 @@ def name_reporting(
     return _together(found, candidate, used)
 
 
-def name_own_loss(side: Record, losses: Mapping[int, Losses], used: Used) -> list[Finding]:
-    """The causes of another reported loss than that of the side's own steps, by the epochs that were seen."""
-    seen = replace(side, logs={epoch: logs for epoch, logs in side.logs.items() if epoch in losses})
-    return _together(_of_loss("loss", replace(side, logs={}), seen, losses), side, used)
+def name_own_losses(
+    side: Record, losses: Mapping[int, Losses], validation: Mapping[int, Losses], used: Used
+) -> list[Finding]:
+    """The causes of other reported losses than those of the side's own steps and its own validation.
+
+    Only epochs count of which all of them were seen.
+    """
+    found: list[Named] = []
+    for key, known in (("loss", losses), ("val_loss", {at: each for at, each in validation.items() if each.values})):
+        seen = replace(side, logs={epoch: logs for epoch, logs in side.logs.items() if epoch in known})
+        own = replace(side, logs={epoch: {key: each.mean} for epoch, each in known.items()})
+        found += _of_loss(key, own, seen, known)
+    return _together(found, side, used)
 
 
 def name_not_reset(counts: Mapping[str, Sequence[float]], side: Record, used: Used) -> list[Finding]:
@@ -277,7 +286,8 @@ def _of_loss(key: str, reference: Record, candidate: Record, losses: Mapping[int
     if not all(each.values and all(each.examples) and same(each.mean, value) for each, value in pairs):
         # The batches were not seen: of the reference's value, the penalty is known.
         seen = [Losses([value], [1], each.penalties[-1:]) for each, value in pairs]
-    return ReportedLoss(key, seen, right, values).mistakes(other=reference.trainer)
+    other = {} if reference.trainer == candidate.trainer else {"other": reference.trainer}
+    return ReportedLoss(key, seen, right, values).mistakes(**other)
 
 
 def evidence_on_numbers(

@@ -14,7 +14,7 @@ from compare.verdict import rounding
 from compare.verdict.findings import Finding
 from compare.verdict.model import Comparison, Distance, Reporting, Training, Truth, Verdict
 from compare.verdict.not_finite import NotFinite
-from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST
+from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INCONCLUSIVE
 
 
 def worst_first(verdict: Verdict | None) -> list[Comparison]:
@@ -75,8 +75,9 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
         seeds = f", for each of {comparison.study.seeds} seeds" if comparison.study else ""
         return f"{exactly}{seeds}: {equal}{_numbers(comparison)}"
     if training.verdict == "alike":
-        apart = f"{_divergence(training)}{_noise(training)}{_unlike_numbers(reporting)}"
-        return f"{candidate} trains like {reference}, up to rounding: {apart}"
+        apart = f"{_divergence(training)}{_noise(training)}"
+        numbers = _unlike_numbers(reporting)
+        return f"{candidate} trains like {reference}, up to rounding{numbers}{';' if numbers else ':'} {apart}"
     if training.verdict == "different":
         sides = {cause.side for cause in comparison.causes if cause.side}
         fault = f"; the mistake is in {reference}" if sides == {reference} else ""  # else the candidate would be blamed
@@ -86,10 +87,14 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
 
 def _unlike_numbers(reporting: Reporting) -> str:
     """The clause on reported numbers that differ, or may differ, by more than rounding; else empty."""
-    if reporting.verdict == "inconclusive":
-        differing = differing_numbers(reporting.metrics)
-        return f"; but its reported numbers differ by more than rounding, and could not be judged: {differing}"
-    return "; but its reported numbers do not match its weights" if reporting.verdict == "different" else ""
+    if reporting.verdict not in (DIFFERENT, INCONCLUSIVE):
+        return ""
+    but = "reports different numbers"
+    if reporting.verdict == INCONCLUSIVE:
+        but = "its reported numbers differ by more than rounding, and could not be judged"
+    elif not any(gap.differs for gap in reporting.metrics.values()):  # such as in a second epoch, which the check has
+        return ", but its reported numbers do not match its weights"
+    return f", but {but}: {differing_numbers(reporting.metrics)}"
 
 
 def _not_finite(comparison: Comparison, reference: str) -> str:
@@ -218,11 +223,7 @@ def where(comparison: Comparison) -> str:
     if comparison.failure:
         return "Nothing to compare"
     if first is None:
-        differing = [
-            name
-            for name, gap in comparison.reporting.metrics.items()
-            if gap.max_gap != 0 and gap.compared and not gap.only_rounding
-        ]
+        differing = [name for name, gap in comparison.reporting.metrics.items() if gap.differs]
         if training.verdict == "identical" and differing and comparison.verdict != "identical":
             only = "the last digits of " * (comparison.verdict == ALIKE)
             return f"Only in {only}the reported numbers: {', '.join(differing)}"
@@ -307,7 +308,7 @@ def more_may_follow(comparison: Comparison, scope: str) -> str:
         return "A mistake may hide another one: run this again once it is mended" if may else ""
     told = {name for cause in comparison.causes for name in cause.metrics}
     gaps = comparison.reporting.metrics.items() if named and comparison.reporting.verdict == DIFFERENT else ()
-    left = [name for name, gap in gaps if gap.compared and gap.max_gap != 0 and not gap.only_rounding]
+    left = [name for name, gap in gaps if gap.differs]
     others = [name for name in left if name not in told]
     differ = f"{some(others)} differ{'s' * (len(others) == 1)} too, and nothing that is named explains it"
     return f"{differ}: run this again once the rest is mended" if told and others else ""
@@ -326,12 +327,14 @@ def only_of_reporting(comparison: Comparison) -> bool:
 
 def advice_on_numbers(comparison: Comparison) -> str:
     """What to look at where only numbers differ and no cause is named; empty elsewhere."""
-    training, reporting = comparison.training, comparison.reporting
-    if comparison.causes or training.verdict not in ("identical", "alike") or reporting.verdict != DIFFERENT:
+    numbers = comparison.training.verdict, comparison.reporting.verdict
+    unjudged = numbers == (ALIKE, INCONCLUSIVE)
+    if comparison.causes or not (unjudged or numbers in ((IDENTICAL, DIFFERENT), (ALIKE, DIFFERENT))):
         return ""
     return (
         f"check how {comparison.candidate} calculates these numbers: with which weights, over which examples, with "
         "model.losses or without, with which training flag, and whether they start anew in every epoch"
+        f"{'; those that losses and metrics of Keras calculate can be judged' if unjudged else ''}"
     )
 
 

@@ -108,6 +108,11 @@ class MetricGap:
         """Whether both trainers reported the metric in some epoch."""
         return self.max_gap is not None or not self.not_reported_by
 
+    @property
+    def differs(self) -> bool:
+        """Whether it differs by more than rounding, as far as that is known."""
+        return self.compared and self.max_gap != 0 and not self.only_rounding
+
 
 @dataclass(frozen=True)
 class Reporting:
@@ -264,9 +269,10 @@ class Comparison:
     def settled(self) -> Comparison:
         """The comparison as it is written: what the verdict on its numbers means for each of them is said there."""
         metrics, unexplained = self.reporting.metrics, self.reporting.unexplained
-        if self.reported == INCONCLUSIVE:
+        if self.reported == INCONCLUSIVE or (self.training.verdict == ALIKE and unexplained):
+            named = {*unexplained, *(name for cause in self.causes for name in cause.metrics)}
             metrics = {
-                name: replace(gap, only_rounding=gap.only_rounding or bool(gap.max_gap and name not in unexplained))
+                name: replace(gap, only_rounding=gap.only_rounding or bool(gap.max_gap and name not in named))
                 for name, gap in metrics.items()
             }
         return replace(self, reporting=Reporting(self.reported, metrics))
