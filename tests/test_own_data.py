@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from compare.check.batches import Batches, UserRun
+from compare.check.causes.data import kind_of_feed
 from compare.check.causes.data_recorded import Known, kinds_of_own_rows
+from compare.check.recipe import Span
 from compare.check.whole_run import causes_of
 from compare.records import Record, step_dtype
 from compare.verdict.model import Comparison, Difference, Reporting, Training
@@ -51,7 +54,7 @@ def cut(rows, size=4):
     ([cut(ALL), []], {"examples-dropped"}, "never-seen", {"never": 20, "of_all": 20, "epoch": 2}),
     ([cut([*ALL, 3, 3, 4, 5]), cut(ALL)], {"examples-repeated"}, "repeats", {"epoch": 1, "repeats": 4, "of": 24}),
     ([cut([3] * 16 + [1] * 4), cut(ALL)], {"examples-repeated"}, "repeats", {"never": 18, "of_all": 20}),
-    ([cut(ALL, 5), cut(ALL[::-1], 5)], {"batch-size-differs"}, "own-batch-size", {"examples": 5, "expected": 4}),
+    ([cut(ALL, 5), cut(ALL[::-1], 5)], {"batch-size-differs"}, "batch-size", {"examples": 5, "expected": 4}),
     ([cut(RUN[::-1]), cut(RUN)], set(), "other-order", {}),
     ([[rows + rows for rows in epoch] for epoch in FIT], set(), "passes", {"times": 2}),
     ([[rows[:3] for rows in epoch] for epoch in FIT], {"examples-dropped"}, "never-seen", {"never": 2, "of_all": 10}),
@@ -77,6 +80,31 @@ def test_nothing_is_said_of_examples_or_labels_that_are_not_the_experiments():
         found, _ = named([cut(RUN[::-1]), cut(RUN)], labels=labels)
         assert found == set()
     assert named(FIT, labels=lambda row: 100) == (set(), [{"kind": "other-labels", "own_data": False}])
+
+
+SPANS = {epoch: [Span(epoch, 0, 4), Span(epoch, 4, 8), Span(epoch, 8, 10)] for epoch in range(4)}
+
+
+@pytest.mark.parametrize(("epochs", "cause", "measured"), [
+    ((["10", "11", "12"], ["10", "11", "12"]), "not-reshuffled", {"kind": "same-order"}),
+    ((["10", "11", "12"], ["21", "22"]), "examples-dropped",
+     {"kind": "never-seen", "never": 4, "of_all": 10, "epoch": 2}),
+    ((["10", "11"], ["20", "21"]), "examples-dropped", {"kind": "last-batch-dropped"}),
+    ((["10", "10", "11", "12"], ["20", "21", "22"]), "examples-repeated",
+     {"kind": "repeats", "repeats": 4, "of": 14, "never": 0, "of_all": 10, "epoch": 1}),
+    ((["10", "11"], ["12", "20", "20", "21", "22"]), "examples-repeated", {"kind": "other-order"}),  # in another epoch
+    ((["10", "10", "11"], ["20", "21", "22"]), None,
+     {"kind": "repeats", "repeats": 4, "of": 12, "never": 2, "of_all": 10, "epoch": 1}),
+    ((["10", "12", "11"], ["20", "21", "22"]), None, {"kind": "other-order"}),
+    ((["00", "01", "02"], ["10", "11", "12"]), None, {"kind": "other-order"}),
+])  # fmt: skip
+def test_batches_that_gradients_tell_are_counted_as_rows_are(epochs, cause, measured):
+    steps = [SimpleNamespace(epoch=number) for number, of_epoch in enumerate(epochs, 1) for _ in of_epoch]
+    feed = tuple(SPANS[int(epoch)][int(i)] for of_epoch in epochs for epoch, i in of_epoch)
+    replay = SimpleNamespace(user_run=None, spans=SPANS)
+    case = SimpleNamespace(replay=replay, steps=steps, epochs=(1, 2), expected=(*SPANS[1], *SPANS[2]))
+    id, seen = kind_of_feed(case, feed)
+    assert (id, seen.as_json()) == (cause, measured)
 
 
 def record(trainer, logs, weights=()):

@@ -1023,9 +1023,9 @@ def test_examples_of_a_data_set_with_equal_ones_are_counted_as_often_as_it_has_t
 
     right = with_rows(RIGHT, 4, 5, 6, 7)
     (cause,) = found_causes(right, with_rows(OFF, 4, 5, 6, 6), ends=(3,))
-    assert cause.id == "examples-repeated" and has(cause, repeats=1, of=12)
+    assert cause.id == "examples-repeated" and has(cause, kind="repeats", repeats=1, of=12, epoch=1)
     (cause,) = found_causes(right, with_rows(OFF, 4, 5, 6), ends=(3,))
-    assert cause.id == "examples-dropped" and has(cause, never=1, of_all=12)
+    assert cause.id == "examples-dropped" and has(cause, kind="never-seen", never=1, of_all=12, epoch=1)
     later = {4: with_rows(RIGHT, 20, 21, 22, 23).steps[STEP]}
     further, mixed = replace(right, steps={**right.steps, **later}), with_rows(OFF, 4, 5, 20, 21)
     assert found_causes(further, mixed, ends=(3, 4)) == [], "some are of the next epoch"

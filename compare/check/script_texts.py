@@ -153,7 +153,6 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "{other} is {other_rate:exact}",
     "script-lr": "{side} sets optimizer.lr (in the end to {lr:exact}), which changes nothing in Keras 3: its learning "
     "rate is still {learning_rate:exact}, that of {other} is {expected:exact}",
-    "script-labels-apart": "{examples} of the {of} examples have another label than in {other}",
     "script-batch-size": "{other} has {expected} examples in a batch, {side} {examples}",
     "script-parts-of-update": "{side} makes an update of {parts} micro-batch{parts:|es} of {examples} examples each, "
     "{other} of {expected}",
@@ -168,9 +167,6 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "and the next one's first ones, {examples} examples; {side} counts anew in each epoch and makes its update only "
     "after {more} more",
     "had-again": "{side} had the same {examples} examples in step {earlier_step}",
-    "script-repeats": "{repeats} of the {of} examples of this epoch are repeats{never:?, and {never} of {of_all} are "
-    "never seen}",
-    "script-never-seen": "{never} of the {of_all} examples of this epoch are not seen",
     "script-frozen": "{variables:some}: {side}'s optimizer gets no gradient, and a layer that is not trainable "
     "predicts in inference mode",
     "script-flag": _script_flag,

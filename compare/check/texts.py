@@ -28,23 +28,6 @@ def _never_change(*, zero: str | None, batch: int = 0, **_: Any) -> str:
     return f"the weights never change: {why[zero]}"
 
 
-def _batches(
-    *,
-    batches: Mapping[int, Sequence[str]],
-    same_order: bool = False,
-    never: Sequence[str] = (),
-    repeated: Sequence[str] = (),
-    **_: Any,
-) -> str:
-    used = "; ".join(f"{', '.join(labels)} in epoch {epoch}" for epoch, labels in batches.items())
-    text = f"the steps use batches (epoch.number) {used}"
-    if same_order:
-        return f"{text}: the second epoch has the order of the first"
-    if never:
-        return f"{text}: {', '.join(never)} never"
-    return f"{text}: {', '.join(repeated)} more than once" if repeated else text
-
-
 def _learning_rate(
     *, learning_rate: float, expected: float, step: int, factor: float | None = None, pattern: str = "", **_: Any
 ) -> str:
@@ -155,7 +138,6 @@ OF_CHECK: Mapping[str, str | Callable[..., str]] = {
     "or no update",
     # Examples, initial weights, validation
     "batch-size": "a full batch has {examples} examples, but the global batch size is {expected}",
-    "batches": _batches,
     "last-batch-dropped": "the last batch of each epoch is never trained on{last:?, {last} of {examples:,} examples}",
     "foreign-variables": "the optimizer was applied to {count} variables that do not belong to the model from "
     "run.build()",
@@ -172,7 +154,6 @@ OF_CHECK: Mapping[str, str | Callable[..., str]] = {
     "other-labels": "the labels are not those of the examples",
     "labels-apart": "{examples:,} of {of:,} examples are trained on with another one's label",
     "several-batches": "each update is made from {batches} batches of {examples} examples",
-    "own-batch-size": "its batches have {examples} examples, but the global batch size is {expected}",
     "repeats": "in epoch {epoch}, {repeats:,} of its {of:,} examples are repeats{never:?, and {never:,} of all "
     "{of_all:,} are never seen}",
     "never-seen": "{never:,} of all {of_all:,} examples are never seen in epoch {epoch}",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from compare.check.causes.base import NOT_TRAINING, Cause, Measurement, Variant, one_of
-from compare.check.causes.data_recorded import kind_of_rows, recorded_statistics
+from compare.check.causes.data_recorded import counted, kind_of_rows, recorded_statistics
 from compare.check.recipe import Recipe, Span
 from compare.check.step_values import EXAMPLES, STATE
 from compare.check.used import ALONE, RUN, SCRIPT
@@ -34,10 +35,9 @@ def _feed(case: Case, recipe: Recipe, wanted: str) -> Iterable[Variant]:
 
 
 def kind_of_feed(case: Case, feed: tuple[Span, ...]) -> tuple[str | None, Measurement]:
-    """The id of the cause, or None, of the sequence of batches that the steps were made from, and the sequence."""
-    user_run = case.replay.user_run
-    labels = {span: f"{span.epoch}.{i}" for spans in case.replay.spans.values() for i, span in enumerate(spans, 1)}
-    if any(span not in labels for span in feed):
+    """The id of the cause, or None, of the sequence of batches that the steps were made from, and what says it."""
+    user_run, known = case.replay.user_run, case.replay.spans
+    if not set(feed) <= {span for spans in known.values() for span in spans}:
         size, expected = feed[0].stop - feed[0].start, case.expected[0].stop - case.expected[0].start
         factor = Fraction(size, expected)
         if user_run is not None and (factor * user_run.global_batch_size).denominator == 1:
@@ -45,27 +45,28 @@ def kind_of_feed(case: Case, feed: tuple[Span, ...]) -> tuple[str | None, Measur
         return "batch-size-differs", Measurement.of("batch-size", examples=size, expected=expected)
     by_epoch = {
         epoch: [span for step, span in zip(case.steps, feed, strict=True) if step.epoch == epoch]
-        for epoch in {step.epoch for step in case.steps}
+        for epoch in case.epochs
     }
-    seen = Measurement.of(
-        "batches", batches={epoch: [labels[span] for span in spans] for epoch, spans in by_epoch.items()}
-    )
-    first = [span for span in case.expected if span.epoch == 1]
-    if by_epoch.get(1) == first and by_epoch.get(2) == first:
-        return "not-reshuffled", seen.but(same_order=True)
-    missing = set(case.expected) - set(feed)
-    repeated = len(set(feed)) < len(feed)
-    in_order = list(dict.fromkeys(feed)) == [span for span in case.expected if span in feed]
-    last = {case.replay.spans[epoch][-1] for epoch in case.epochs}
-    if missing == last and not repeated and in_order:
+    if by_epoch.get(1) == by_epoch.get(2) == known[1]:
+        return "not-reshuffled", Measurement.of("same-order")
+    missing, once = set(case.expected) - set(feed), dict.fromkeys(feed)
+    repeated, in_order = len(once) < len(feed), list(once) == [span for span in case.expected if span in once]
+    cause = None
+    if in_order and repeated != bool(missing):
+        cause = "examples-repeated" if repeated else "examples-dropped"
+    if cause and missing == {known[epoch][-1] for epoch in case.epochs}:
         sizes = {"last": user_run.last, "examples": user_run.examples} if user_run is not None else {}
-        return "examples-dropped", Measurement.of("last-batch-dropped", **sizes)
-    if missing and not repeated and in_order:
-        return "examples-dropped", seen.but(never=[labels[span] for span in sorted(missing)])
-    if repeated and not missing and in_order:
-        twice = sorted({span for span in feed if feed.count(span) > 1})
-        return "examples-repeated", seen.but(repeated=[labels[span] for span in twice])
-    return None, seen
+        return cause, Measurement.of("last-batch-dropped", **sizes)
+    for epoch, spans in by_epoch.items():
+        found = counted(_examples(spans), Counter(_examples(known[epoch])))
+        if found and cause in (None, found[0]):
+            return cause, found[1].but(epoch=epoch)
+    return cause, Measurement.of("other-order")
+
+
+def _examples(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """The examples of some batches, by epoch and position."""
+    return [(span.epoch, i) for span in spans for i in range(span.start, span.stop)]
 
 
 def _not_shared(case: Case) -> Measurement | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from compare.watch.trace import Trace
 
 if TYPE_CHECKING:
     from compare.check.batches import Batches
+
+Row = TypeVar("Row")
+"""An example: the hash of its inputs, or its place in the data."""
 
 
 def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
@@ -83,11 +87,11 @@ def _ends_all_epochs_here(sides: Sides, epoch: Sequence[int]) -> bool:
 
 def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]) -> tuple[str, Variant] | None:
     """The cause of other examples in a step, by those of its epoch."""
-    counted = _counted([row for step in epoch for row in example_rows(sides.other, step)], Counter(all_right))
-    if counted is None:
+    found = counted([row for step in epoch for row in example_rows(sides.other, step)], Counter(all_right))
+    if found is None:
         return None
     right, other = sides.both(example_rows)
-    cause, seen = counted
+    cause, seen = found
     never, made = seen.quantities["never"], dict[str, Collection[float]]()
     if cause == "examples-repeated" and sides.step == epoch[-1] and other[: len(right)] == right:
         if parts_of_step(sides)[1] > 1:
@@ -95,8 +99,7 @@ def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]
         made["repeat"] = range(2, ENDLESS + 1)  # before batch, which then mixes the end with the beginning
     elif cause == "examples-dropped" and all_right[never:][:1] == other[:1]:  # the first ones
         made["skip"] = never, never / len(right)
-    kind = {"examples-repeated": "script-repeats", "examples-dropped": "script-never-seen"}[cause]
-    return cause, Variant({}, Measurement(kind, seen.quantities), made=made)
+    return cause, Variant({}, seen.but(epoch=sides.epochs.place(sides.step)[0]), made=made)
 
 
 def _leaving_out(
@@ -129,7 +132,7 @@ def operation_of(close_up: CloseUp, step: int, variant: Variant) -> Source | Non
     return source and replace(source, instead=text if times == 1 and not variant.remedy else "")
 
 
-def _counted(rows: Sequence[int], source: Counter[int]) -> tuple[str, Measurement] | None:
+def counted(rows: Sequence[Row], source: Counter[Row]) -> tuple[str, Measurement] | None:
     """The cause of other examples in an epoch than those that it is to have, and how many they are."""
     seen = Counter(rows)
     never, again = (source - seen).total(), (seen - source).total()
@@ -158,7 +161,7 @@ def _labels_apart(sides: Sides, apart: int) -> Variant:
     """Labels of other examples; where they are the inputs, as of an autoencoder, of the side whose are not."""
     rows = [(example_rows(each, sides.step), each.rows(sides.step, "targets")) for each in sides.close_ups]
     by_right, theirs = (inputs != labels for inputs, labels in rows)
-    seen = Measurement.of("script-labels-apart", examples=apart, of=len(rows[1][0]))
+    seen = Measurement.of("labels-apart", examples=apart, of=len(rows[1][0]))
     return Variant({}, seen, by_right=by_right and not theirs)
 
 
@@ -190,14 +193,9 @@ def _with_another_label(sides: Sides) -> int:
     """
     if not any(_in_other_pairs(sides, steps) for steps in ([sides.step], steps_of_epoch(sides))):
         return 0
-    labels: dict[int, set[int]] = {}
-    for row, label in _labelled(sides.right, sides.right.steps):
-        labels.setdefault(row, set()).add(label)
+    labels = _by_first(_labelled(sides.right, sides.right.steps))
     known = _labelled(sides.other, [sides.step])
-    became: dict[int, set[int]] = {}
-    for row, label in known:
-        for old in labels[row]:
-            became.setdefault(old, set()).add(label)
+    became = _by_first((old, label) for row, label in known for old in labels[row])
     renamed = len(became) < len(known) and all(len(others) == 1 for others in became.values())
     return 0 if renamed else sum(label not in labels[row] for row, label in known)
 
@@ -220,6 +218,14 @@ def _labelled(close_up: CloseUp, steps: Iterable[int]) -> list[tuple[int, int]]:
     """The hashes of each example and of its label in some steps."""
     both = ((example_rows(close_up, step), close_up.rows(step, "targets")) for step in steps)
     return [pair for rows, labels in both if len(rows) == len(labels) for pair in zip(rows, labels, strict=True)]
+
+
+def _by_first(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """What pairs have second, by what they have first."""
+    found: dict[int, set[int]] = {}
+    for first, second in pairs:
+        found.setdefault(first, set()).add(second)
+    return found
 
 
 def recorded_statistics(sides: Sides, located: Located) -> Iterator[Variant]:
@@ -253,13 +259,9 @@ class Known:
     @staticmethod
     def of(run: Iterable[tuple[int, int]], experiment: Iterable[tuple[int, int]]) -> Known:
         """What is known, from the hashes of each example and its label."""
-        labels: dict[int, set[int]] = {}
-        counted = Counter[int](), Counter[int]()
-        for rows, pairs in zip(counted, (run, experiment), strict=True):
-            for row, label in pairs:
-                rows[row] += 1
-                labels.setdefault(row, set()).add(label)
-        return Known(*counted, labels)
+        both = [list(pairs) for pairs in (run, experiment)]
+        of_run, of_experiment = (Counter(row for row, _ in pairs) for pairs in both)
+        return Known(of_run, of_experiment, _by_first(itertools.chain(*both)))
 
 
 def kinds_of_own_rows(
@@ -282,14 +284,14 @@ def kinds_of_own_rows(
     causes = [*_own_labels(known, candidate), *_own_batch_size(reference, candidate, batches, own)]
     if not any(cause == "batch-size-differs" for cause, _ in causes):  # batches that are collected for an update
         for number, rows in enumerate(epochs, 1):
-            if counted := _counted(rows, known.of_experiment if own else known.of_run):
-                causes.append((counted[0], counted[1].but(epoch=number)))
+            if found := counted(rows, known.of_experiment if own else known.of_run):
+                causes.append((found[0], found[1].but(epoch=number)))
                 break
         if len(epochs) > 1 and epochs[0] == epochs[1] and len(right) > 1 and right[0] != right[1]:
             causes.append(("not-reshuffled", Measurement.of("same-order")))
     kind = "other-labels" if epochs == right else "own-order" if own else "other-order"
-    found = [(cause, seen.but(own_data=own)) for cause, seen in causes]
-    return found, [] if found else [Measurement.of(kind, own_data=own)]
+    named = [(cause, seen.but(own_data=own)) for cause, seen in causes]
+    return named, [] if named else [Measurement.of(kind, own_data=own)]
 
 
 def _passes(reference: CloseUp, candidate: CloseUp) -> int:
@@ -327,7 +329,7 @@ def _own_batch_size(
         several = Measurement.of("several-batches", batches=first // batches.full, examples=batches.full)
         yield "batch-size-differs", several
     elif first not in (batches.full, expected) and second in (first, 0):
-        yield "batch-size-differs", Measurement.of("own-batch-size", examples=first, expected=expected)
+        yield "batch-size-differs", Measurement.of("batch-size", examples=first, expected=expected)
 
 
 OF_ALL_SIZES = "dataset = dataset.batch(64)  # the global batch size, the same for any number of replicas"
