@@ -185,7 +185,7 @@ class Deaf(compare.CustomLoop):
 @pytest.mark.parametrize(
     ("name", "measured"),
     [
-        ("stops", {"kind": "ends-earlier", "callbacks": ["Stop"], "expected": 1, "side": "deaf", "epochs": 2}),
+        ("stops", {"kind": "ended", "callbacks": ["Stop"], "expected": 1, "side": "deaf", "epochs": 2}),
         pytest.param("restores", {"kind": "changed-after-training", "callbacks": ["Restore"]}, marks=pytest.mark.slow),
     ],
 )

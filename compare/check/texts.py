@@ -197,7 +197,6 @@ OF_CHECK: Mapping[str, str | Callable[..., str]] = {
     "(epoch {epoch}) on; here it stays {learning_rate:exact}",
     "averages-not-taken": "after the last epoch {reference} gives {variables:some} the moving averages that the "
     "optimizer keeps (use_ema), {side} does not",
-    "ends-earlier": "{reference} ends after epoch {expected} ({callbacks:some}), {side} after epoch {epochs}",
     "ended": "{reference} ended after epoch {expected} ({callbacks:some}), {side} after epoch {epochs}",
     "changed-after-training": "after the last epoch {variables:some} change once more under {reference} "
     "({callbacks:some})",
@@ -219,8 +218,6 @@ OF_CHECK: Mapping[str, str | Callable[..., str]] = {
     "mean-over-batches": "{metric} is the mean over batches: a short batch counts as much as a full one",
     "mean-over-examples": "{metric} is the mean over the examples of an epoch; that of fit, of one of several outputs, "
     "is the mean over its batches, where a short one counts as much as a full one",
-    "mean-of-batch-values": "{metric} is the mean of its values of each batch: a short batch counts as much as a full "
-    "one",
     "last-batch": "{metric} is that of the epoch's last batch alone{replicas:?, the mean over its {replicas} replicas}",
     "loss-by-replicas": f"{{metric}} is {SHARE}",
     "loss-times-replicas": "{metric} is {replicas} times the loss, on {replicas} replicas",

@@ -301,7 +301,7 @@ def _callbacks_missing(case: Case) -> Measurement | None:
     of = {"callbacks": case.callbacks, "reference": reference.name}
     epochs, expected = len(observation.epoch_end_states), len(reference.epoch_end_states)
     if epochs > expected:
-        return Measurement.of("ends-earlier", epochs=epochs, expected=expected, side=observation.name, **of)
+        return Measurement.of("ended", epochs=epochs, expected=expected, side=observation.name, **of)
     if reference.changed_after_training and not observation.changed_after_training and not case.averages:
         return Measurement.of("changed-after-training", variables=reference.changed_after_training, **of)
     for epoch, changes in reference.changed_after_steps.items():

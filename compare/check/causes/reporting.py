@@ -48,7 +48,7 @@ def _per_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant
         yield Variant({"per": "batches-of-examples"}, _of(case, "mean-over-batches"))
     else:
         remedy = "metric.update_state(y, predictions)  # in every step; metric.result() at the end of the epoch"
-        yield Variant({"per": "batches"}, _of(case, "mean-of-batch-values"), remedy=remedy)
+        yield Variant({"per": "batches"}, _of(case, "mean-over-batches"), remedy=remedy)
 
 
 def _last_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
