@@ -385,15 +385,16 @@ def test_predictions_in_place_of_the_labels_are_a_hint() -> None:
 
     for right, other, side in ((RIGHT, swapped(RIGHT), "loop"), (swapped(RIGHT), RIGHT, "fit"), (RIGHT, RIGHT, "")):
         given = replace(sides(other), close_ups=(right, other))
-        found = [each for each in hints(Located(STEP, "examples"), given) if each.kind == "predictions-as-labels"]
+        found = [each for each in hints(Located(STEP, "loss"), given) if each.kind == "predictions-as-labels"]
         assert [each.quantities["side"] for each in found] == [side] * bool(side)
+        assert locate(right, other, [], STEP, []).of("examples").equal, "they are those of the examples all the same"
 
 
 def test_labels_that_equal_the_predictions_are_no_hint_where_these_are_given_in_their_own_place() -> None:
     """As a teacher's do in the first step, before the student has moved away from it."""
     other = changed(RIGHT, "targets", lambda e: replace(e, arrays=[e.arrays[1], *e.arrays[1:]]))
     given = replace(sides(other), close_ups=(RIGHT, other))
-    assert not [each for each in hints(Located(STEP, "examples"), given) if each.kind == "predictions-as-labels"]
+    assert not [each for each in hints(Located(STEP, "loss"), given) if each.kind == "predictions-as-labels"]
 
 
 def clipping_by_hand(close_up: CloseUp) -> CloseUp:

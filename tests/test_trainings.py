@@ -1247,6 +1247,29 @@ def test_state_that_one_side_keeps_outside_of_its_model_is_left_out_and_said(wat
     assert said.endswith("/mean: weights that change while it trains, and are not compared")
 
 
+@pytest.mark.parametrize(
+    ("began", "state", "said"),
+    [
+        (1, [0, 1, 2, 3], False),  # compared in the other training, which makes its steps at the same time
+        (9, [0, 1, 2, 3], True),
+        (9, [0, 1, 1, 1], False),  # it begins with the value that it had before the other training
+    ],
+)
+def test_what_changes_while_another_training_makes_its_steps_is_compared_there(
+    began: int, state: list[int], said: bool
+) -> None:
+    def trace(name: str, numbers: list[list[int]], began: int) -> Trace:
+        steps = np.zeros(4, step_dtype(len(numbers), 1))
+        steps["step"], steps["hashes"][:, :, 0] = range(4), np.transpose(numbers)
+        variables = [Variable(f"{name}{i}", (1,), "float32") for i in range(len(numbers))]
+        return Trace(tuple(variables), 1, steps, began=began, ended=began + 2)
+
+    other, alone = trace("other", [[0, 1, 2, 3]], 1), trace("w", [[0, 1, 2, 3]], began)
+    whole = trace("w", [[0, 1, 2, 3], state], began).ordered([0])
+    both = replace(whole, left_out=[(other.variables[0], changes) for _, changes in whole.left_out])
+    assert bool(left_out(["a", "b"], (both, alone), [(both, alone), (other, other)], changing=True)) == said
+
+
 def distilled(swapped: bool = False, units: int = 4, turned: bool = False) -> None:
     """Trains a teacher, and then a student inside of a model that holds both, as keras.io's Distiller does."""
 

@@ -364,12 +364,13 @@ def left_out(names: Sequence[str], pair: Pair, pairs: Sequence[Pair], *, changin
     """The state that only one of two trainings has, as sentences.
 
     Args:
-        pairs: all trainings that are compared; what does not change may be compared in another one.
+        pairs: all trainings that are compared; what does not change may be compared in another one, and what changes in
+            one of the same steps.
         changing: whether to name what changes while they train, or what does not.
     """
     found = []
     for side, (name, trace) in enumerate(zip(names, pair, strict=True)):
-        known = [other[side] for other in pairs if other[side].state or not changing]
+        known = [each[side] for each in pairs if not changing or each[side].state or each[side].is_beside(trace)]
         elsewhere = {each.name for trace in known for each in trace.variables}
         without = [each.name for each, changes in trace.left_out if changes == changing and each.name not in elsewhere]
         if without:

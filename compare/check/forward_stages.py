@@ -24,6 +24,7 @@ from compare.check.step_values import (
     gap_and_noise,
     loss_of,
     model_events,
+    predictions_as_labels,
     relative_gap,
 )
 from compare.check.targets import log_probabilities, targets_of
@@ -105,7 +106,8 @@ def _same_inputs(at: Step) -> bool:
 def _labels_differ(at: Step) -> bool:
     """Whether equal inputs have labels of other examples, or the same loss is given labels with other values."""
     a, b, _ = at.of(_labels)
-    if not a or not b or a == b or len(a) != len(b):
+    swapped = any(predictions_as_labels(each, at.number) for each in (at.reference, at.candidate))
+    if not a or not b or a == b or len(a) != len(b) or swapped:
         return False
     if sorted(a) == sorted(b) and len(a) > len(example_rows(at.reference, at.number)):
         return False  # of several losses, which each side calls in an order of its own

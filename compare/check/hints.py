@@ -50,6 +50,7 @@ from compare.check.step_values import (
     loss_of,
     model_events,
     parallel,
+    predictions_as_labels,
     relative_gap,
 )
 from compare.naming import some
@@ -66,7 +67,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if located.stage == UPDATE:
         found += _hints_on_updates(located, sides)
     if located.stage == EXAMPLES:
-        found += [*_hints_on_labels(sides), *_hints_on_examples(sides)]
+        found += _hints_on_examples(sides)
     if located.stage in (LOSS, UPDATE) and (calls := calls_of(sides.other, sides.step) or 1) > 1:
         found.insert(0, Measurement.of("applied-times", times=calls))
     if located.stage == GRADIENTS:
@@ -79,7 +80,8 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += [*_hints_on_draws(sides), *_hints_on_layers(sides)]
         found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
     if located.stage == LOSS:
-        found += [*_hints_on_weights(sides), *_hints_on_sizes(sides), *_hints_on_flags(located, sides)]
+        found += [*_hints_on_labels(sides), *_hints_on_weights(sides), *_hints_on_sizes(sides)]
+        found += _hints_on_flags(located, sides)
     if located.stage == STATE:
         found += _hints_on_calls(sides)
     found += _hints_on_parts(located, sides)
@@ -313,21 +315,14 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
             yield Measurement.of("calls-alone", side=at.other_name, functions=alone)
 
 
-def _hints_on_labels(sides: Sides) -> Iterator[Measurement]:
-    """A loss that is given the predictions as labels, and something else as predictions."""
-    for name, side in zip(sides.names, sides.close_ups, strict=True):
-        outputs = side.arrays(sides.step, "predictions")
-        for event in side.of(sides.step, "targets"):
-            if not event.arrays:
-                continue
-            true = event.info["true"]
-            labels, predicted = event.arrays[:true], event.arrays[true : true + event.info["predicted"]]
-            if _equal(labels, outputs) and not _equal(predicted, outputs):
-                yield Measurement.of("predictions-as-labels", side=name, line=_line_of(side, sides.step, "targets"))
-
-
-def _equal(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
-    return len(a) == len(b) and all(map(np.array_equal, a, b))
+def _hints_on_labels(sides: Sides) -> list[Measurement]:
+    """A loss of one side alone that is given the predictions as labels, and something else as predictions."""
+    own = [
+        Measurement.of("predictions-as-labels", side=name, line=_line_of(side, sides.step, "targets"))
+        for name, side in zip(sides.names, sides.close_ups, strict=True)
+        if predictions_as_labels(side, sides.step)
+    ]
+    return own if len(own) == 1 else []
 
 
 def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:

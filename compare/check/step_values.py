@@ -118,6 +118,20 @@ def calls_with_examples(close_up: CloseUp, step: int, model: str = "") -> list[E
     return [event for event in calls if id(event) in kept]
 
 
+def predictions_as_labels(close_up: CloseUp, step: int) -> bool:
+    """Whether a loss of a step is given the predictions as labels, and something else as predictions."""
+    outputs = close_up.arrays(step, "predictions")
+
+    def are_outputs(arrays: Sequence[np.ndarray]) -> bool:
+        return len(arrays) == len(outputs) and all(map(np.array_equal, arrays, outputs))
+
+    given = ((each.arrays, each.info["true"], each.info["predicted"]) for each in close_up.of(step, "targets"))
+    return any(
+        arrays and are_outputs(arrays[:true]) and not are_outputs(arrays[true : true + predicted])
+        for arrays, true, predicted in given
+    )
+
+
 def example_rows(close_up: CloseUp, step: int) -> list[int]:
     """The hashes of the examples of a step, in order."""
     return [row for event in calls_with_examples(close_up, step) for row in event.rows]

@@ -250,9 +250,14 @@ class Trace:
         """Whether its steps are made without an optimizer."""
         return any(each["class"] == BY_HAND for each in self.optimizers)
 
+    def is_beside(self, other: Trace) -> bool:
+        """Whether some of its steps are made while another training makes its own."""
+        return self.began <= other.ended and other.began <= self.ended
+
     def changes(self, number: int) -> bool:
-        """Whether a variable changes between two steps."""
+        """Whether a variable changes between two steps; what state begins with may be that of an earlier training."""
         hashes = self.steps["hashes"][:, number]
+        hashes = hashes[1:] if len(hashes) > 2 else hashes
         return bool((hashes != hashes[:1]).any())
 
     @property
