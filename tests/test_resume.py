@@ -18,7 +18,8 @@ from eager import EPOCHS, Eager, run
 from killed_runs import TASK, command_in, kill_and_resume, left_by
 
 import compare
-from compare.app.provenance import _threads_of_sums
+from compare.app.provenance import _threads_of_sums, arithmetic
+from compare.app.resume import refuse_changes
 from compare.modes import Study
 from compare.records import EPOCH_END, read_json
 from compare.records.run_json import RunJson
@@ -563,6 +564,21 @@ def test_what_the_rounding_of_sums_depends_on_may_not_change(experiment, begun, 
     run.save(**{part: {key: value for key, value in recorded.items() if key != name}})  # as older versions wrote it
     assert resumed(experiment, tmp_path).verdict == "identical"
     assert RunJson.read(tmp_path / "run").content()[part] == recorded
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("XLA_FLAGS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"),
+        *("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"),
+    ],
+)
+def test_the_variables_that_choose_kernels_may_not_change(tensorflow, monkeypatch, name):
+    monkeypatch.delenv(name, raising=False)
+    before = {"options": {}, "arithmetic": arithmetic()}
+    monkeypatch.setenv(name, "--x")
+    with pytest.raises(compare.RequestError, match=rf"{name} changed since the run began \(from unset to --x\)"):
+        refuse_changes(before, {"options": {}, "arithmetic": arithmetic()})
 
 
 def test_a_study_uses_as_many_threads_as_each_of_its_processes(tensorflow, monkeypatch):

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from compare.app.ready import Session
 
 
-OF_KERNELS = "TF_XLA_FLAGS", "ONEDNN_MAX_CPU_ISA"
-"""Variables of the environment that choose kernels, which round otherwise."""
+OF_KERNELS = (
+    "TF_XLA_FLAGS", "XLA_FLAGS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
+)  # fmt: skip
+"""Variables of the environment that choose kernels, which round otherwise; oneDNN reads its older names too, DNNL's."""
 
 
 def provenance(options: Request, trainers: Sequence[str]) -> dict[str, Any]:
@@ -101,13 +104,20 @@ def before_training(session: Session) -> dict[str, Any]:
             "validation_sha256": task.validation.sha256,
         },
         "versions": known["versions"] | {"keras": keras_version(), "oneDNN": "on" if uses_onednn() else "off"},
-        "arithmetic": {"floatx": tf.keras.backend.floatx()} | {name: os.environ.get(name, "") for name in OF_KERNELS},
+        "arithmetic": arithmetic(),
         "threads": {
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
             **_threads_of_sums(options, len(trainers)),
         },
     }
+
+
+def arithmetic() -> dict[str, str]:
+    """What rounding depends on beside versions and threads: Keras's ``floatx``, and variables; "" if one is not set."""
+    import tensorflow as tf  # noqa: PLC0415 (lazy)
+
+    return {"floatx": tf.keras.backend.floatx()} | {name: os.environ.get(name, "") for name in OF_KERNELS}
 
 
 def _threads_of_sums(options: Trained, trainers: int) -> dict[str, int]:
