@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
@@ -240,9 +241,17 @@ def test_no_process_outlives_a_killed_run(commands: Commands, task: Path) -> Non
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="has no sockets in files")
-def test_the_processes_talk_through_a_socket_that_only_the_user_can_open() -> None:
+@pytest.mark.parametrize("length", [0, 80, 81, 150])
+def test_the_processes_talk_through_a_socket_that_only_the_user_can_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """However long the name of the folder for temporary files is."""
+    temporary = tmp_path / ("t" * (length - len(f"{tmp_path}/")))
+    temporary.mkdir(exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with hearing(print) as (address, _):
         assert Path(address).is_socket() and Path(address).parent.stat().st_mode & 0o077 == 0
+    assert not Path(address).parent.exists()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ A process that trains elsewhere sends what it records here, where all files are 
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -237,11 +239,22 @@ def hearing(hear: Tell) -> Iterator[tuple[Any, bytes]]:
                 except Exception as error:
                     return broken.append(error)
 
-    with Listener(authkey=key) as listener:
+    with _address() as address, Listener(address, authkey=key) as listener:
         threading.Thread(target=serve, daemon=True).start()
         yield listener.address, key
     if broken:
         raise broken[0]
+
+
+@contextmanager
+def _address() -> Iterator[str | None]:
+    """Where to listen: in a folder for this user alone, by a name that a socket can have however long TMPDIR is."""
+    if sys.platform == "win32":  # has pipes with names of their own
+        yield None
+        return
+    short = len(os.fsencode(tempfile.gettempdir())) <= 80  # of 103 bytes for the whole name
+    with tempfile.TemporaryDirectory(dir=None if short else "/tmp", ignore_cleanup_errors=True) as folder:
+        yield f"{folder}/listener"
 
 
 class EarlyChecks(ExitStack):
