@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from compare.watch.trace import Reported, Trace
@@ -15,6 +15,9 @@ OF_VALIDATION = ("val", "test", "eval", "dev")
 
 OF_TRAINING = ("train",)
 """What it contains if it measures training."""
+
+OF_WHOLE = "loss|mean|average|avg|running|epoch|batch|total|tracker|metric|valid(ation)?|training"
+"""What else the name of a mean of the loss contains; anything more, as in ``dice_loss``, may be a part of it."""
 
 OF_KERAS = r"(mean|sum)(_\d+)?"
 """A name that Keras gives to a metric without one, and that says nothing."""
@@ -199,8 +202,10 @@ def _paired(reported: Sequence[Reported], wanted: Sequence[Reported]) -> dict[in
     """
     proofs: list[tuple[int, float, int, str]] = []
     bases = [each.name.removeprefix("val_") for each in wanted]
+    parts = {_part_of_loss(each.name) for each in reported if "loss" in each.name.lower()}
+    losses = parts if len(parts) == 1 else {"", *(_part_of_loss(each.name) for each in reported if each.of_loss)}
     for each in reported:
-        base, of_validation = _base(each, bases), measures_validation(each)
+        base, of_validation = _base(each, bases, losses), measures_validation(each)
         for other in wanted:
             said = other.name.removeprefix("val_") == base
             gap = abs(other.value - each.value) if math.isfinite(other.value - each.value) else math.inf
@@ -245,8 +250,16 @@ ABBREVIATED = {
 """Names of metrics that Keras knows in short, too."""
 
 
-def _base(reported: Reported, wanted: Sequence[str]) -> str:
-    """The number of fit that the name of a metric, or its class, means; empty if they say nothing."""
+def _part_of_loss(name: str) -> str:
+    """Which loss the name of a mean says that it is; empty if it is just called the loss."""
+    return re.sub(rf"{'|'.join((*OF_VALIDATION, *OF_TRAINING))}|{OF_WHOLE}|[^a-z]", "", name.lower())
+
+
+def _base(reported: Reported, wanted: Sequence[str], losses: Collection[str]) -> str:
+    """The number of fit that the name of a metric, or its class, means; empty if they say nothing.
+
+    ``losses`` are the parts of a loss by whose names the whole is meant, as by that of its only part.
+    """
     name, by_name = reported.name.lower(), {each.lower(): each for each in wanted}
     if re.fullmatch(OF_KERAS, name):
         return "loss" if reported.of_loss else ""
@@ -256,7 +269,7 @@ def _base(reported: Reported, wanted: Sequence[str]) -> str:
     if "acc" in name or "Accuracy" in reported.kind:
         return next((each for each in wanted if "acc" in each), "")
     if "loss" in name and "loss" in wanted:
-        return "loss"
+        return "loss" if _part_of_loss(name) in losses else ""
     if found := next((each for each in wanted if each in name), ""):
         return found
     words = re.sub("(?<!^)(?=[A-Z])", "_", reported.kind).lower()  # of the class, as Keras names its metrics
