@@ -736,6 +736,27 @@ def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("waited for two minutes")
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_tape_that_watches_nothing_is_as_none(by_hand: bool, tensorflow: Any) -> None:
+    """As where one function trains and validates, and only its flag says which."""
+    x, y = np.ones((6, 2), np.float32), np.zeros((6, 1), np.float32)
+    with watched(close_up=((1, 9),)) as observer:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        optimizer, loss_fn = keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError()
+        for training in (True, False, True):
+            with tf.GradientTape(watch_accessed_variables=training and not by_hand) as tape:
+                if training and by_hand:
+                    for variable in model.trainable_variables:
+                        tape.watch(variable)
+                loss = loss_fn(y, model(x, training=training))
+            if training:
+                gradients = tape.gradient(loss, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    seen = observer.seen(0)
+    assert seen is not None
+    assert [len(seen.of(step, kind)) for step in (1, 2) for kind in ("inputs", "loss")] == [1, 1, 1, 1]
+
+
 def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any) -> None:
     x, y = np.ones((6, 2), np.float32), np.zeros((6, 1), np.float32)
     with watched(close_up=((1, 9),), losses_only=True) as observer:

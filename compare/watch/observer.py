@@ -72,6 +72,7 @@ class Observer:
         patch(BaseOptimizer, "finalize_variable_values", self._finalize)
         patch(tf.GradientTape, "__enter__", self._enter_tape)
         patch(tf.GradientTape, "__exit__", self._exit_tape)
+        patch(tf.GradientTape, "watch", self._watch)
         patch(tf.GradientTape, "gradient", self.updates.gradient)
         patch(keras.Model, "__call__", self._enter_model)
         patch(keras.layers.Layer, "__call__", self._enter_layer)
@@ -145,15 +146,25 @@ class Observer:
         return original(*args, **options)
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
+        if tape._watch_accessed_variables:  # else it is as if there were none, as in validation by the training's code
+            self._begin_tape(tape)
+        return original(tape)
+
+    def _watch(self, original: Any, tape: Any, *args: Any, **options: Any) -> Any:
+        if tape._recording and not hasattr(tape, "_counted"):
+            self._begin_tape(tape)
+        return original(tape, *args, **options)
+
+    def _begin_tape(self, tape: Any) -> None:
         if not self._here.tapes:
             self._here.taken, self._here.by_hand, self._here.applied = {}, None, {}
         self._here.tapes += 1
+        tape._counted = True
         if self._here.tapes == 1 and self.outermost:
             self._begin_step()
-        return original(tape)
 
     def _exit_tape(self, original: Any, tape: Any, *error: Any) -> Any:
-        self._here.tapes -= 1
+        self._here.tapes -= vars(tape).pop("_counted", False)
         return original(tape, *error)
 
     def prepare(self, model: Any, args: Any, options: Any) -> None:

@@ -105,11 +105,11 @@ class StageObserver(Observer):
         finally:
             self._data_sets.given = ()
 
-    def _enter_tape(self, original: Any, tape: Any) -> Any:
+    def _begin_tape(self, tape: Any) -> None:
         if not self._here.tapes:
             self._here.models = self._here.losses = ()
             self._here.pairs = False
-        return super()._enter_tape(original, tape)
+        super()._begin_tape(tape)
 
     def _taped(self, *values: Any) -> bool:
         return self._here.tapes > 0 and not any_symbolic_tensors(values)
