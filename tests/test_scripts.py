@@ -747,7 +747,7 @@ def test_a_tape_that_watches_nothing_is_as_none(by_hand: bool, tensorflow: Any) 
             with tf.GradientTape(watch_accessed_variables=training and not by_hand) as tape:
                 if training and by_hand:
                     for variable in model.trainable_variables:
-                        tape.watch(variable)
+                        tape.watch(variable.value)
                 loss = loss_fn(y, model(x, training=training))
             if training:
                 gradients = tape.gradient(loss, model.trainable_variables)
