@@ -162,8 +162,9 @@ def test_a_strategy_under_which_fit_cannot_run_is_reported_before_training(comma
 
 
 def test_a_parameter_server_with_one_worker_is_exact(tmp_path):
+    """Also behind a proxy, which cannot lead back to this machine."""
     arguments = ["--strategy", "parameter-server", "--keras", "2", "--name", "run"]
-    status, _, err = run(tmp_path, *arguments)
+    status, _, err = run(tmp_path, *arguments, http_proxy="http://127.0.0.1:9")
     assert (status, err) == (0, "")
     (comparison,) = verdict(tmp_path, "run")["comparisons"]
     assert comparison["verdict"] == "identical"
@@ -366,6 +367,28 @@ def test_a_task_of_this_machine_answers_on_the_loopback_interface_only():
     (port,) = _free_ports(1)
     with tf_config._answering(f"another-name-of-this-machine:{port}"):
         assert listening(port) == [f"00000000:{port:04X}"], "only the cluster knows that name"
+
+
+@pytest.mark.parametrize(
+    ("given", "direct"),
+    [
+        ({}, ""),
+        ({"no_proxy": "a.org"}, "a.org,"),
+        ({"no_grpc_proxy": "b.org"}, "b.org,"),
+        ({"no_proxy": "a.org", "no_grpc_proxy": "b.org"}, "b.org,"),
+    ],
+)
+def test_local_workers_reach_each_other_without_a_proxy(tmp_path, monkeypatch, given, direct):
+    """As far as gRPC is concerned: what load_data does is the user's."""
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    started = Mock()
+    monkeypatch.setattr("compare.app.processes.start", started)
+    cluster_session._start(tf_config.ClusterTask("worker", 0, False, 1), {}, request(), tmp_path, "")
+    environment = started.call_args.kwargs["environment"]
+    assert environment["no_grpc_proxy"] == f"{direct}127.0.0.1,localhost" and "no_proxy" not in environment
 
 
 @pytest.mark.parametrize(("interfaces", "noted"), [(["lo", "eth0"], True), (["lo"], False)])

@@ -186,6 +186,7 @@ def _start(
     task: ClusterTask, config: dict[str, Any], options: Trained, folder: Path, temporary: str
 ) -> subprocess.Popen[bytes]:
     request = json.dumps({"options": as_json(options), "folder": str(folder), "path": sys.path})
+    direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")  # noqa: SIM112 (as gRPC reads it)
     # Only the chief speaks to the user: the others would say the same again.
     with open(os.devnull if task.is_chief else folder / f"{task.name}.log", "ab") as silent:
         return processes.start(
@@ -196,6 +197,8 @@ def _start(
                 "TF_CONFIG": json.dumps(config),
                 "TF_FORCE_GPU_ALLOW_GROWTH": "true",
                 "TMPDIR": temporary,
+                # gRPC reaches even this machine through http_proxy, and no_grpc_proxy is read in place of no_proxy.
+                "no_grpc_proxy": ",".join(filter(None, [direct, "127.0.0.1", "localhost"])),
             },
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the process that the user started, which ends the others
