@@ -114,12 +114,12 @@ class Theater:
                 super().end_step()
                 weights[self._epoch, self._step] = [[c.copy() for c in copies] for copies in self._fingerprint.read()]
 
-        with tempfile.TemporaryDirectory() as folder:
-            recorder = Recorder(Path(folder), MetricsFile(Path(folder) / "metrics.csv"), name, 0)
-            run = Watched(self.task, seed=0, epochs=range(1, self.stage.epochs + 1), sinks=[recorder])
-            trainer.train(run)
-            run.close()
-            (record,) = read_records(Path(folder))
+        folder = Path(tempfile.mkdtemp(dir=self.folder.name))  # weights at the ends of epochs are read from it later
+        recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), name, 0)
+        run = Watched(self.task, seed=0, epochs=range(1, self.stage.epochs + 1), sinks=[recorder])
+        trainer.train(run)
+        run.close()
+        (record,) = read_records(folder)
         return record, weights
 
     def play(self, id: str, stage: Stage) -> tuple[Row, list[Row], list[Row]]:
