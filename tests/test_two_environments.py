@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import venv
@@ -274,6 +275,16 @@ def test_without_git_it_is_not_said_that_there_is_no_repository(
     _names_of_repository.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RequestError, match=r"^--commits: git is not installed, or not in PATH$"):
+        sides_of(Scripts(scripts=(str(repository / "code" / "train.py"),), commits=("HEAD~1", "HEAD")), tmp_path)
+
+
+def test_of_a_repository_that_belongs_to_another_user_the_reason_is_git_s(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # which may trust every folder
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    with pytest.raises(RequestError, match=r"^--commits: Git refuses .*dubious ownership.* safe\.directory .*$"):
         sides_of(Scripts(scripts=(str(repository / "code" / "train.py"),), commits=("HEAD~1", "HEAD")), tmp_path)
 
 

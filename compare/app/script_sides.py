@@ -118,16 +118,19 @@ def _checked_out(commit: str, script: str, where: Path) -> tuple[str, str, dict[
     the files, by its own filters and with what it has yet to fetch.
 
     Raises:
-        RequestError: if the script is in no repository, or the commit, or the script in it, does not exist or cannot be
-            checked out.
+        RequestError: if the script is in no repository, or Git refuses that, or the commit, or the script in it, does
+            not exist or cannot be checked out.
     """
     given = Path(script).resolve()
     try:
-        top = Path(_git(given.parent, "rev-parse", "--show-toplevel"))
-    except FileNotFoundError:
+        top = Path(_git(given.parent, "rev-parse", "--show-toplevel", LC_ALL="C"))
+    except OSError:
         raise RequestError("--commits: git is not installed, or not in PATH") from None
-    except (OSError, subprocess.CalledProcessError):
-        raise RequestError(f"--commits: {script} is in no Git repository") from None
+    except subprocess.CalledProcessError as error:
+        if "not a git repository" in error.stderr:
+            raise RequestError(f"--commits: {script} is in no Git repository") from None
+        why = " ".join(error.stderr.split())
+        raise RequestError(f"--commits: Git refuses the repository of {script}: {why}") from None
     exact = _exactly(commit, top)
     inside = given.relative_to(top)
     try:
