@@ -124,6 +124,13 @@ def shown_path(path: object) -> str:
     return printable(shown).replace("\n", "\\n").replace("\t", "\\t") or "''"
 
 
+def given_path(path: str | Path) -> Path:
+    """The path that was given; an empty one, as of a variable that is not set, would mean the current folder."""
+    if not str(path):
+        raise RequestError("'': give the name of a file or folder")
+    return Path(path)
+
+
 def refuse_unreadable(folder: Path) -> None:
     """Refuses a folder that may not be looked into, also since one above it may not."""
     try:

@@ -722,6 +722,14 @@ def test_a_damaged_run_is_one_line_and_status_2(tmp_path: Path, capsys: Any, dam
     assert said.out == "" and said.err.count("\n") == 1 and told in said.err
 
 
+def test_an_empty_name_is_not_the_run_in_the_current_folder(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(recorded.identical(tmp_path / "run"))
+    assert redraw.main([""]) == 2
+    assert capsys.readouterr().err == "report.py: '': give the name of a file or folder\n"
+
+
 def test_a_page_that_cannot_be_written_is_no_reason_to_resume(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -992,6 +1000,8 @@ def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
     for folder in (tmp_path, "a\0b", "x" * 5000):
         with pytest.raises(compare.RequestError, match="no run with a verdict"):
             compare.load(folder)
+    with pytest.raises(compare.RequestError, match=r"^'': give the name"):
+        compare.load("")
     (tmp_path / "task.py").write_text("")
     for name, what in (("task.py", "it is not a folder"), ("nothing", "there is no such folder")):
         with pytest.raises(compare.RequestError, match=f"{name}: no run with a verdict is there: {what}$"):

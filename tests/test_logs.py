@@ -476,6 +476,7 @@ def test_a_request_that_cannot_be_meant_is_one_line(tmp_path: Path, capsys: pyte
     run_folder = recorded.identical(tmp_path / "run")
     for arguments, message in [
         (["--logs", fit], "that is one training, fit; give the log"),
+        (["--logs", "", fit], "'': give the name of a file or folder"),
         (["--logs", fit, tmp_path / "no.csv"], "there is no such file or folder"),
         (["--logs", fit, f"{'x' * 5000}.csv"], "there is no such file or folder"),
         (["--logs", fit, tmp_path / "empty"], "there is no log in it"),

@@ -154,6 +154,13 @@ def test_a_wrong_option_is_one_line(tmp_path, capsys):
     assert line == "restore.py: unrecognized arguments: --epochs 3; did you mean --epoch? (see --help)"
 
 
+def test_an_empty_name_is_not_the_run_in_the_current_folder(capsys):
+    from compare.app.restore import main
+
+    assert main([""]) == 2
+    assert capsys.readouterr().err == "restore.py: '': give the name of a file or folder\n"
+
+
 def test_restore_without_a_run_is_refused(tmp_path, capsys):
     status, _, errors = restored(capsys, tmp_path / "none")
     assert status == 2 and "give the folder of a run" in errors

@@ -11,7 +11,7 @@ from pathlib import Path
 from compare.app.one_line_parser import OneLineParser
 from compare.app.standard_streams import ending, forgiving
 from compare.errors import RequestError, StorageError
-from compare.naming import TOGETHER, refuse_output, shown_path
+from compare.naming import TOGETHER, given_path, refuse_output, shown_path
 from compare.records.files import refuse_folder
 from compare.reporting import html, plots, tensorboard
 
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         "beside it; for several runs, also one page that shows them side by side.",
         epilog="Exit status: 0; 2 when a folder holds no run or its files are damaged; 3 after an internal error.",
     )
-    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a run's folder, such as reports/example")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="a run's folder, such as reports/example")
     parser.add_argument(
         "--out",
         metavar="FILE",
@@ -43,7 +43,7 @@ def _make(options: argparse.Namespace) -> int:
     if options.out is not None and len(options.runs) < 2:
         raise RequestError("--out is for the page of several runs: give two or more")
     try:
-        for page in make(options.runs, options.out, options.tensorboard):
+        for page in make([given_path(run) for run in options.runs], options.out, options.tensorboard):
             print(shown_path(page), file=forgiving(sys.stdout))
     except StorageError as error:
         raise RequestError(error.reason) from error

@@ -22,7 +22,7 @@ from compare.app.standard_streams import ending, forgiving, stderr_to
 from compare.engine.preflight import Facts
 from compare.errors import RequestError
 from compare.modes import Trained
-from compare.naming import is_file, refuse_unreadable, shown_path
+from compare.naming import given_path, is_file, refuse_unreadable, shown_path
 from compare.options import request
 from compare.records import EPOCH_END, read_rows, shortest
 from compare.records.run_json import RunJson
@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         description="Restore the checkpoints of a run's trainers, evaluate them on the validation set, and compare "
         "the metrics with the reported ones.",
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="the run's folder, such as reports/NAME")
+    parser.add_argument("run", metavar="RUN", help="the run's folder, such as reports/NAME")
     parser.add_argument(
         "--experiment",
         metavar="FILE.py[:ATTR]",
@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @stderr_to(Path(os.devnull))
 @without_exit("your code")
 def restore(given: argparse.Namespace) -> int:
+    given.run = given_path(given.run)
     refuse_unreadable(given.run)
     if not os.path.isdir(given.run):
         raise RequestError(f"{shown_path(given.run)}: this is no folder; give the folder of a run")

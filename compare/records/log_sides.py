@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare.errors import RequestError
-from compare.naming import distinct, refuse_unreadable, shown_path
+from compare.naming import distinct, given_path, refuse_unreadable, shown_path
 from compare.records.event_files import event_files
 from compare.records.logs import FOLDERS, Log, read_event_files, read_log
 from compare.records.metrics_csv import is_float32, shortest
@@ -173,7 +173,7 @@ def _refuse_two_numbers(logs: Sequence[Log]) -> None:
 
 def _logs_at(text: str) -> list[Log]:
     """The logs in a file or folder, or in those that match a pattern."""
-    path = Path(text)
+    path = given_path(text)
     refuse_unreadable(path)
     if os.path.isdir(path):
         return _in_folder(path)
