@@ -442,6 +442,26 @@ def test_of_several_losses_one_that_is_named_for_a_part_is_not_the_whole(
     assert logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=read), [2], fit)[1][0] == paired
 
 
+@pytest.mark.parametrize(
+    ("kinds", "paired"),
+    [
+        ({"rmse": "RootMeanSquaredError", "miou": "MeanIoU"}, {"out_rmse": 0.3, "val_out_rmse": 0.2}),
+        ({"rmse": "RootMeanSquaredError", "miou": "RootMeanSquaredError"}, {}),  # which of them it is, nothing says
+        ({}, {}),
+    ],
+)
+def test_a_metric_of_a_class_that_fit_has_once_is_paired_whatever_its_name(
+    kinds: dict[str, str], paired: dict[str, float]
+) -> None:
+    epoch = FitEpoch(2, {"out_rmse": 0.5, "miou": 0.6, "val_out_rmse": 0.4, "val_miou": 0.5}, 1.0)
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=[epoch], fit={"metrics": kinds})
+    read = [
+        Reported(2, f"{part}_accuracy", "RootMeanSquaredError", value, metric=i, with_steps=part == "train")
+        for i, (part, value) in enumerate((("train", 0.3), ("test", 0.2)))
+    ]
+    assert logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=read), [2], fit)[1][0] == paired
+
+
 def test_means_without_names_in_two_loops_are_paired_by_their_values() -> None:
     def loop(*read: tuple[str, float, bool | None]) -> Trace:
         each = [

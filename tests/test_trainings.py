@@ -1619,6 +1619,16 @@ def test_the_epochs_that_fit_is_given_may_be_a_number_of_numpy(watch: Watch) -> 
     assert only(watch(lambda: fit(epochs=np.int64(2)))).fit["epochs"] == 2
 
 
+def test_the_classes_of_the_metrics_of_fit_are_kept_by_their_names(watch: Watch) -> None:
+    def script() -> None:
+        model = make()
+        model.compile("sgd", "mse", metrics=[keras.metrics.RootMeanSquaredError(name="error"), "mae"])
+        model.fit(X, Y, verbose=0)
+
+    kinds = {"loss": "Mean", "error": "RootMeanSquaredError", "mae": "MeanAbsoluteError"}
+    assert only(watch(script)).fit["metrics"] == kinds
+
+
 def test_another_model_of_the_script_begins_with_the_weights_of_the_first_also_if_both_were_made_before(
     watch: Watch,
 ) -> None:

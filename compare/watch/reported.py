@@ -295,7 +295,8 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         if training is None or training.over or self._cut:
             return
         content = self._writer.content(training.number)
-        content["fit"] = dict(self._facts)
+        kept = itertools.chain.from_iterable(getattr(each, "metrics", [each]) for each in self._trained.metrics)
+        content["fit"] = {**self._facts, "metrics": {str(each.name): type(each).__name__ for each in kept}}
         numbers = {name: number for name, value in (logs or {}).items() if (number := _number(value)) is not None}
         seconds = time.perf_counter() - self._began
         last = {name: values for name, values in self._returned.items() if values[-1:] == [numbers.get(name)]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from compare.watch.trace import Reported, Trace
@@ -188,7 +188,12 @@ def _wanted(like: Trace, ends: Sequence[float]) -> list[Reported]:
     """What ``fit`` reports in its first epoch; without fit, what a loop does, each name once."""
     if like.epochs:
         of_fit = like.epochs[0].logs.items()
-        return [Reported(0, name, "", value, with_steps=not name.startswith("val_")) for name, value in of_fit]
+        kinds = like.fit.get("metrics", {}).items()  # the numbers of an output begin with its name
+        return [
+            Reported(0, name, next((kind for metric, kind in kinds if f"_{name}".endswith(f"_{metric}")), ""), value,
+                     with_steps=not name.startswith("val_"))
+            for name, value in of_fit
+        ]  # fmt: skip
     last = reversed(_last_of_epoch(_of_two_uses(like.reported, ends, like), 0, ends[0]))
     by_name = {each.name.lower(): each for each in last}
     return [replace(each, name=name) for name, each in by_name.items()]
@@ -201,7 +206,7 @@ def _paired(reported: Sequence[Reported], wanted: Sequence[Reported]) -> dict[in
     value near the one it is compared with, or is validation's of such a metric.
     """
     proofs: list[tuple[int, float, int, str]] = []
-    bases = [each.name.removeprefix("val_") for each in wanted]
+    bases = {each.name.removeprefix("val_"): each.kind for each in wanted}
     parts = {_part_of_loss(each.name) for each in reported if "loss" in each.name.lower()}
     losses = parts if len(parts) == 1 else {"", *(_part_of_loss(each.name) for each in reported if each.of_loss)}
     for each in reported:
@@ -255,9 +260,10 @@ def _part_of_loss(name: str) -> str:
     return re.sub(rf"{'|'.join((*OF_VALIDATION, *OF_TRAINING))}|{OF_WHOLE}|[^a-z]", "", name.lower())
 
 
-def _base(reported: Reported, wanted: Sequence[str], losses: Collection[str]) -> str:
-    """The number of fit that the name of a metric, or its class, means; empty if they say nothing.
+def _base(reported: Reported, wanted: Mapping[str, str], losses: Collection[str]) -> str:
+    """The number of fit, of those by whose class they are measured, that the name of a metric, or its class, means.
 
+    It is empty if they say nothing.
     ``losses`` are the parts of a loss by whose names the whole is meant, as by that of its only part.
     """
     name, by_name = reported.name.lower(), {each.lower(): each for each in wanted}
@@ -266,11 +272,14 @@ def _base(reported: Reported, wanted: Sequence[str], losses: Collection[str]) ->
     of_part = re.sub(f"^({'|'.join((*OF_VALIDATION, *OF_TRAINING))})_", "", name)
     if found := by_name.get(name, by_name.get(of_part)):
         return found
-    if "acc" in name or "Accuracy" in reported.kind:
-        return next((each for each in wanted if "acc" in each), "")
+    if ("acc" in name or "Accuracy" in reported.kind) and (found := next((w for w in wanted if "acc" in w), "")):
+        return found
     if "loss" in name and "loss" in wanted:
         return "loss" if _part_of_loss(name) in losses else ""
     if found := next((each for each in wanted if each in name), ""):
         return found
     words = re.sub("(?<!^)(?=[A-Z])", "_", reported.kind).lower()  # of the class, as Keras names its metrics
-    return next((each for each in wanted if words in (each.lower(), ABBREVIATED.get(each.lower()))), "")
+    if found := next((each for each in wanted if words in (each.lower(), ABBREVIATED.get(each.lower()))), ""):
+        return found
+    same = [each for each, kind in wanted.items() if kind == reported.kind]
+    return same[0] if len(same) == 1 and reported.kind != "Mean" else ""
