@@ -295,8 +295,11 @@ def test_a_layer_that_has_drawn_more_often_is_a_hint_where_predictions_differ(
     assert [(each.quantities["layer"], each.quantities["times"]) for each in found] == [("sampling", 5)] * said
 
 
-def test_layers_with_the_same_other_settings_are_told_together() -> None:
-    given = sides(linear_step(offset=1.0))
+@pytest.mark.parametrize(("loss", "said"), [(0.9, True), (1.1, False)])  # larger: the penalty is added by hand
+def test_layers_with_the_same_other_settings_are_told_together(loss: float, said: bool) -> None:
+    given = sides(
+        changed(linear_step(offset=1.0), "loss", lambda e: replace(e, arrays=[loss * RIGHT.arrays(STEP, "loss")[0]]))
+    )
     own, right = ({"kernel_regularizer": each} for each in (None, "L2"))
     layers = [
         [{"class": "Dense", "name": name, "config": config} for name in "abc"]
@@ -307,7 +310,7 @@ def test_layers_with_the_same_other_settings_are_told_together() -> None:
     traces = [replace(trace, layers=layers[i != other]) for i, trace in enumerate(given.traces)]
     given = replace(given, traces=(traces[0], traces[1]))
     found = [each for each in hints(Located(STEP, "loss"), given) if each.kind == "layer-settings"]
-    assert [each.quantities["layer"] for each in found] == ["Dense (a, b, c)", "Conv2D d"]
+    assert [each.quantities["layer"] for each in found] == (["Dense (a, b, c)", "Conv2D d"] if said else [])
     assert all(each.quantities["settings"] == {"kernel_regularizer": [None, "L2"]} for each in found)
 
 

@@ -98,10 +98,13 @@ def test_every_mistake_of_the_training_loss_is_named(regularized: bool, averaged
     assert rests == {each: found - {each} for each in found}, "each explains a part of the gap"
 
 
-def seen_in(logs: dict[int, dict[str, float]], seen: CloseUp, losses: dict[int, Losses]) -> list[dict[str, Any]]:
-    """What no cause explains of the numbers of a loop: kinds with their quantities."""
+def seen_in(
+    logs: dict[int, dict[str, float]], seen: CloseUp, losses: dict[int, Losses], right: float = 0.5
+) -> list[dict[str, Any]]:
+    """What no cause explains of the numbers of a loop, whose reference has a loss: kinds with their quantities."""
     loop: Any = SimpleNamespace(trainer="loop", logs=logs)
-    found = evidence_on_numbers(loop, {name for each in logs.values() for name in each}, seen, losses, [2])
+    fit: Any = SimpleNamespace(trainer="fit", logs={1: {"loss": right}})
+    found = evidence_on_numbers(fit, loop, {name for each in logs.values() for name in each}, seen, losses, [2])
     return [each.as_json() for each in found]
 
 
@@ -110,6 +113,8 @@ def test_a_loss_of_zero_that_no_step_has_is_said_to_be_a_metric_that_nothing_upd
     losses = losses_by_epoch(seen, [2])
     unread = {"kind": "loss-never-updated", "side": "loop", "epoch": 1}
     assert seen_in({1: {"loss": 0.0}}, seen, losses) == [unread]
+    assert seen_in({1: {"loss": 1.5}}, seen, losses, 0.0) == [{**unread, "side": "fit"}]
+    assert seen_in({1: {"loss": 1.5}}, seen, losses) == []
     none = CloseUp({number: step(0.0, 4) for number in (1, 2)})
     assert seen_in({1: {"loss": 0.0}}, none, losses_by_epoch(none, [2])) == [], "a loss that is 0"
     assert seen_in({1: {"loss": 1.2}}, seen, losses) == []
@@ -238,7 +243,7 @@ def test_a_number_that_is_0_or_1_throughout_is_no_evidence_of_pairs(logs: list[f
     events = [Event("targets", 0, info, [np.float32(of_share[each]), np.float32([[0.1], [0.2]])]) for each in logs]
     seen = CloseUp({number: [*step(1.0, 2), event] for number, event in enumerate(events, 1)})
     loop: Any = SimpleNamespace(trainer="loop", logs={epoch: {"mine": each} for epoch, each in enumerate(logs, 1)})
-    found = evidence_on_numbers(loop, {"mine"}, seen, {}, list(range(1, len(logs) + 1)))
+    found = evidence_on_numbers(loop, loop, {"mine"}, seen, {}, list(range(1, len(logs) + 1)))
     assert [each.as_json() for each in found] == [{"kind": "share-of-pairs", "metric": "mine"}] * named
 
 

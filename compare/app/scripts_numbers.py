@@ -58,7 +58,9 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
         causes += [cause for cause in own_numbers(pair, model, both) if cause.id not in known]
         unexplained = set(lost).difference(*(cause.metrics for cause in causes))
         if unexplained and (seen := both[1]) is not None:
-            evidence = evidence_on_numbers(pair.candidate, unexplained, seen, losses_by_epoch(seen, ends), ends)
+            evidence = evidence_on_numbers(
+                pair.reference, pair.candidate, unexplained, seen, losses_by_epoch(seen, ends), ends
+            )
         return _of_numbers(pair, causes, evidence)
     others = [*of_reference, *_in_training_mode(pair, model, used), *_of_last_batches(pair, model)]
     reporting = pair.exactly.reporting
@@ -77,7 +79,7 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
             of_losses = losses, validation, used.seeing(seen.divided)
             causes = name_reporting(pair.reference, pair.candidate, *of_losses, metrics)
             if left := (unexplained & different).difference(*(cause.metrics for cause in causes)):
-                evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
+                evidence = evidence_on_numbers(pair.reference, pair.candidate, left, seen, losses, ends)
     return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *others], evidence)
 
 

@@ -42,6 +42,7 @@ from compare.check.step_values import (
     STATE,
     UPDATE,
     all_rows,
+    both_losses,
     calls_of,
     calls_with_examples,
     common_multiple,
@@ -211,15 +212,26 @@ def _hints_on_sizes(sides: Sides) -> Iterator[Measurement]:
 
 
 def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
-    """Layers with other settings; where the difference is known to be in some layers, only those."""
+    """Layers with other settings; where the difference is known to be in some layers, only those.
+
+    A regularizer that one side lacks makes its loss smaller; where that is larger, the penalty is added by hand.
+    """
     layers = sides.other_trace.layers, sides.right_trace.layers
     if [each["class"] for each in layers[0]] != [each["class"] for each in layers[1]]:
         return
     parts = {part for name in located.where.split(", ") for part in name.split("/")}
+    losses = both_losses(sides.right, sides.other, sides.step) if located.stage == LOSS else None
+
+    def may_explain(name: str, own: Any, right: Any) -> bool:
+        if losses is None or "regularizer" not in name or (own is None) == (right is None):
+            return True
+        return losses[1] < losses[0] if own is None else losses[0] < losses[1]
+
     found: dict[str, tuple[str, dict[str, list[Any]], list[str]]] = {}
     for own, right in zip(*layers, strict=True):
         named_there = not located.where or not parts.isdisjoint((own["name"], right["name"]))
-        if named_there and (settings := other_settings(own["config"], right["config"])):
+        others = other_settings(own["config"], right["config"]) if named_there else {}
+        if settings := {name: both for name, both in others.items() if may_explain(name, *both)}:
             found.setdefault(f"{own['class']} {settings}", (own["class"], settings, []))[-1].append(own["name"])
     for kind, settings, names in found.values():
         layer = f"{kind} {names[0]}" if len(names) == 1 else f"{kind} ({some(names)})"

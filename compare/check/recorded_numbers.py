@@ -291,9 +291,17 @@ def _of_loss(key: str, reference: Record, candidate: Record, losses: Mapping[int
 
 
 def evidence_on_numbers(
-    candidate: Record, differing: Collection[str], seen: CloseUp, losses: Mapping[int, Losses], ends: Sequence[int]
+    reference: Record,
+    candidate: Record,
+    differing: Collection[str],
+    seen: CloseUp,
+    losses: Mapping[int, Losses],
+    ends: Sequence[int],
 ) -> list[Measurement]:
-    """What was seen of a training that may explain the numbers that differ, without a cause of the catalogue."""
+    """What was seen of the candidate's training that may explain numbers that differ, without a cause.
+
+    Its steps have the losses of the reference's, whose number of them may be the one that is never updated.
+    """
     found = []
     steps = [step for step in seen.steps if step <= max(ends)]
     again = sum(step in seen.again for step in steps)
@@ -305,10 +313,11 @@ def evidence_on_numbers(
         epoch, value = next(iter(reported.items()))
         found.append(Measurement.of("loss-after-update", epoch=epoch, value=value, expected=losses[epoch].mean))
         others.discard("loss")
-    zero = [epoch for epoch, value in reported.items() if value == 0 and epoch in losses and losses[epoch].mean]
-    if "loss" in others and zero and len(zero) == len(reported):
-        found.append(Measurement.of("loss-never-updated", side=candidate.trainer, epoch=zero[0]))
-        others.discard("loss")
+    for side in (candidate, reference) if "loss" in others else ():
+        values = {epoch: logs["loss"] for epoch, logs in side.logs.items() if "loss" in logs}
+        if values and all(not value and epoch in losses and losses[epoch].mean for epoch, value in values.items()):
+            found.append(Measurement.of("loss-never-updated", side=side.trainer, epoch=min(values)))
+            others.discard("loss")
     if steps and 2 * again > len(steps) and others:
         found.append(Measurement.of("called-again", side=candidate.trainer, steps=again, of=len(steps)))
     for name in sorted(differing):
