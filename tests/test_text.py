@@ -103,14 +103,13 @@ ALIKE = Training("alike", 1e-7, Difference(1, 3), 9380)
     [
         (
             Reporting("different", {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)}, ("loss",)),
-            ", but reports different numbers: loss (by up to 0.5, in epoch 1); by no more than rounding: mae (by up to "
-            "1e-08, in epoch 2);",
+            ", but reports different numbers: loss (by up to 0.5, in epoch 1);",
         ),
         (Reporting("different", SAME), ", but its reported numbers do not match its weights;"),
         (
             Reporting(None, {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)}, ("loss",)),
             ", but its reported numbers differ by more than rounding, and could not be judged: loss (by up to 0.5, in "
-            "epoch 1); by no more than rounding: mae (by up to 1e-08, in epoch 2);",
+            "epoch 1);",
         ),
         (Reporting("alike", {"loss": MetricGap(0.5, 1)}), ":"),
     ],

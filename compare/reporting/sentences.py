@@ -89,12 +89,12 @@ def _unlike_numbers(reporting: Reporting) -> str:
     """The clause on reported numbers that differ, or may differ, by more than rounding; else empty."""
     if reporting.verdict not in (DIFFERENT, INCONCLUSIVE):
         return ""
-    but = "reports different numbers"
+    beyond, but = {name: gap for name, gap in reporting.metrics.items() if gap.differs}, "reports different numbers"
     if reporting.verdict == INCONCLUSIVE:
         but = "its reported numbers differ by more than rounding, and could not be judged"
-    elif not any(gap.differs for gap in reporting.metrics.values()):  # such as in a second epoch, which the check has
+    elif not beyond:  # such as in a second epoch, which the check has
         return ", but its reported numbers do not match its weights"
-    return f", but {but}: {differing_numbers(reporting.metrics)}"
+    return f", but {but}: {differing_numbers(beyond)}"
 
 
 def _not_finite(comparison: Comparison, reference: str) -> str:
