@@ -1539,6 +1539,21 @@ def test_the_line_that_made_an_optimizer_is_not_shown_for_a_rate_that_is_set_lat
     assert (cause.id, cause.measurements["begun"], cause.source) == ("optimizer-differs", 0.1, None)
 
 
+def test_beside_another_setting_a_rate_that_is_set_later_is_no_argument_of_the_optimizer() -> None:
+    given, moved = sides(RIGHT), linear_step(rate=0.2)
+    moved = replace(moved, after={**moved.after, STEP: tuple(3 * each for each in moved.after[STEP])})
+    traces = [
+        replace(trace, optimizers=[{**ADAM, "config": {**ADAM["config"], "learning_rate": 0.1, "beta_1": beta},
+                                    "made": ("loop.py", 4, "Adam(0.1)")}])
+        for trace, beta in zip(given.traces, (0.9, 0.8), strict=True)
+    ]  # fmt: skip
+    both = replace(given, traces=(traces[0], traces[1]), close_ups=(RIGHT, moved))
+    (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
+    assert str(cause.source) == "loop.py:4: Adam(0.1)"
+    made, later = cause.remedy.split("\n")
+    assert made == "optimizer = tf.keras.optimizers.Adam(..., beta_1=0.9)" and "learning_rate" in later
+
+
 def test_the_options_of_the_other_optimizer_are_written_out_where_they_are_known() -> None:
     for settings, options in (
         ({"learning_rate": [0.2, 0.1], "nesterov": [False, True]}, "learning_rate=0.1, nesterov=True"),

@@ -214,8 +214,10 @@ def _made_at(trace: Trace, seen: Measurement) -> Source | None:
     """The line that made an optimizer whose class or settings were seen to differ, or that was made again."""
     if seen.kind == "script-new-optimizer":
         return Source.of(trace.optimizers[-1].get("made"))
-    rate, _ = seen.quantities.get("settings", {}).get("learning_rate", (None, None))
+    settings = seen.quantities.get("settings", {})
+    rate, _ = settings.get("learning_rate", (None, None))
     made = [each for each in trace.optimizers if rate is None or begins_with(rate, each)]
+    made = made or list(trace.optimizers if len(settings) > 1 else ())  # the rate may be set later, the others are not
     return Source.of(made[0].get("made")) if seen.kind in OF_SETTINGS and len(made) == 1 else None
 
 

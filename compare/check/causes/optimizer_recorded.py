@@ -84,9 +84,10 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
         seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
         others = others | (clipping if limits and not limited else {})  # which has limited nothing yet
         seen = seen.but(others=others) if others else seen
-        if list(settings) == ["learning_rate"] and (later := _set_later(other, rates[1], begun)):
-            remedy = "\n".join(filter(None, (with_options(right, others), SET_ALIKE)))
-            return "optimizer-differs", Variant({}, seen.but(**later), remedy=remedy, called=None)
+        if "learning_rate" in settings and (later := _set_later(other, rates[1], begun)):
+            options = {name: both for name, both in settings.items() if name != "learning_rate"}
+            remedy = "\n".join(filter(None, (with_options(right, options | others), SET_ALIKE)))
+            return "optimizer-differs", Variant({}, seen.but(**later), remedy=remedy, called="" if options else None)
         known = not variables and not isinstance(begun, Mapping)  # one schedule may be at other steps
         own, every = others.get(OF_GRADIENTS[0], (None, None))
         in_micro_batches = every and not own and isinstance(a.get("learning_rate"), Mapping) and not of_schedule
