@@ -22,8 +22,9 @@ def test_step(images, labels):
     scores = net(images, training=False)
     val_loss.update_state(loss_fn(labels, scores))
 """
-TWO_LOSSES = """
-reconstruction, cross = tf.keras.losses.MeanSquaredError(), None
+TWO_EACH = """
+slow = tf.keras.optimizers.SGD(0.1)
+fast = tf.keras.optimizers.SGD(1.0)
 first = tf.keras.losses.MeanSquaredError()
 second = tf.keras.losses.MeanSquaredError()
 
@@ -71,7 +72,9 @@ def line_of(text, part):
         ),
         (SCRIPT, "grads = ", "gradients = tape.gradient(loss, model.losses)", "grads = t.gradient(value, net.losses)"),
         (SCRIPT, "adam = ", "loss_metric, optimizer, strategy", "loss_metric, adam, strategy"),  # which Mean, not known
-        (TWO_LOSSES, "return", "loss_object(y, predictions)", "loss_object(y, predictions)"),
+        (TWO_EACH, "return", "loss_object(y, predictions)", "loss_object(y, predictions)"),
+        (TWO_EACH, "fast = ", "optimizer = SGD(0.1)", "fast = SGD(0.1)"),
+        (TWO_EACH, "return", "optimizer = SGD(0.1)", "optimizer = SGD(0.1)"),
         (TRAINER, "return", "loss_object(y, predictions), optimizer", "self.criterion(y, p), self.opt"),
         (TRAINER, "p = ", "model(x).optimizer", "self.net(x).optimizer"),
     ],

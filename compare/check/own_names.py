@@ -39,7 +39,8 @@ def own_names(text: str, line: int) -> dict[str, str]:
     tree = ast.parse(text)
     around = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     scope = next((each for each in around[::-1] if each.lineno <= line <= (each.end_lineno or 0)), tree)
-    found = _alone(_made(tree), scope)
+    here = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and each.lineno == line]
+    found = _alone(_made(tree), scope) | {name: ast.unparse(own) for each in here for name, own in _made(each)}
     return found | _alone(_used(scope, found), scope)
 
 
