@@ -12,6 +12,7 @@ import tempfile
 import time
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,24 @@ from recorded import by_place
 from rich.console import Console
 
 from compare.app import parallel_trainers, processes, session
-from compare.app.parallel_trainers import EarlyChecks, _submitted, at_once, getting_ready, hearing, why_not, worker_of
+from compare.app.parallel_trainers import (
+    EarlyChecks,
+    _submitted,
+    at_once,
+    get_ready,
+    getting_ready,
+    hearing,
+    why_not,
+    worker_of,
+)
 from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
 from compare.check.report import Report
+from compare.engine.select_keras import select_keras
 from compare.errors import NoVerdictError, RequestError
 from compare.options import as_json, request
 from compare.records import read_costs, read_json, read_metrics, read_records, read_verdict, write_checked
+from compare.records.run_json import RunJson
 from compare.verdict.model import Comparison, Reporting, Training
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -263,6 +275,31 @@ def test_requests_that_are_parallel_already_or_need_one_process_are_refused(give
         request(parallel=True, **given)
 
 
+def test_the_data_are_loaded_elsewhere_once_this_process_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load_data that keeps them in a file would otherwise find it half written by the other process."""
+
+    class FarEnough(Exception):
+        pass
+
+    done: list[Any] = []
+
+    def load_here(*_: Any) -> Mock:
+        done.append("loaded here")
+        return Mock()
+
+    executor = Mock(submit=lambda function, *_: done.append(function))
+    monkeypatch.setattr(processes, "local", lambda *_: nullcontext(executor))
+    monkeypatch.setattr(session.Session, "begin", load_here)
+    monkeypatch.setitem(sys.modules, "compare.engine.dry_run", Mock(try_out=Mock(side_effect=FarEnough)))
+    options = request(parallel=True)
+    RunJson(folder=tmp_path).save()
+    with getting_ready(options) as started, pytest.raises(FarEnough):
+        session._prepare(options, tmp_path, Console(quiet=True), started)
+    assert done == [select_keras, "loaded here", get_ready]
+
+
 GIB = 2**30
 
 
@@ -274,7 +311,7 @@ def test_a_system_without_room_for_semaphores_is_named_with_the_way_out(
     monkeypatch.setattr("loky.ProcessPoolExecutor", Mock(side_effect=error))
     named = f"written to /dev/shm ({error.strerror}): make room there"
     expected: type[Exception] = OSError if number == errno.EMFILE else NoVerdictError
-    with pytest.raises(expected) as raised, getting_ready(request(parallel=True), tmp_path):
+    with pytest.raises(expected) as raised, getting_ready(request(parallel=True)):
         pass
     told = str(raised.value)
     assert raised.value is error or (named in told and told.endswith(", or give --sequential") and "\n" not in told)

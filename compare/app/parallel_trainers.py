@@ -28,6 +28,7 @@ from compare import signals
 from compare.app import processes
 from compare.app.ready import Job, Session, Worker, told
 from compare.app.train import Event, Tell, listeners_of, outcome_of
+from compare.engine.select_keras import select_keras
 from compare.engine.tf_config import this_task
 from compare.errors import MAY_PASS, EndedEarlyError, TrainerFailedError
 from compare.modes import Trained, Training
@@ -82,16 +83,22 @@ def at_once(options: Training, folder: Path, console: Console) -> Training:
 
 
 @contextmanager
-def getting_ready(options: Trained, folder: Path) -> Iterator[Executor | None]:
-    """The worker processes, which load TensorFlow and the data while this process does; None without ``--parallel``."""
+def getting_ready(options: Trained) -> Iterator[Executor | None]:
+    """The worker processes, which import TensorFlow while this process does; None without ``--parallel``."""
     if not (isinstance(options, Training) and options.parallel):
         yield None
         return
     others = len(options.trainers) - 1
     with processes.local(others, ", or give --sequential") as executor:
         for _ in range(others):
-            executor.submit(get_ready, worker_of(options, folder))
+            executor.submit(select_keras, options.keras)
         yield executor
+
+
+def load_elsewhere(executor: Executor, options: Trained, folder: Path) -> None:
+    """Have the worker processes load the data. Call it once this process has: a file that keeps them is whole then."""
+    for _ in options.trainers[1:]:
+        _submitted(executor, get_ready, worker_of(options, folder))
 
 
 def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_difference: Callable[[str], None]) -> None:

@@ -18,6 +18,7 @@ from compare.app.parallel_trainers import (
     EarlyChecks,
     at_once,
     getting_ready,
+    load_elsewhere,
     train_in_parallel,
     worker_of,
 )
@@ -106,7 +107,7 @@ def _by_mode(options: Request, folder: Path, console: Console, *, command: bool)
         return result
     if options.spec.several_processes and this_task() is None:
         return cluster_session.start(options, folder, console)
-    with getting_ready(options, folder) as executor:
+    with getting_ready(options) as executor:
         return _train_and_judge(options, folder, console, executor)
 
 
@@ -252,7 +253,7 @@ def _train_and_judge(options: Trained, folder: Path, console: Console, executor:
     from compare.app.publish import finish  # noqa: PLC0415 (lazy)
 
     with waiting(console, "starting TensorFlow, loading data and trainers"):
-        session = _prepare(options, folder, console)
+        session = _prepare(options, folder, console, executor)
     run = session.run
     if run.failures:
         return Result(folder, finish(run, console))
@@ -272,10 +273,12 @@ def _train_and_judge(options: Trained, folder: Path, console: Console, executor:
     return result
 
 
-def _prepare(options: Trained, folder: Path, console: Console) -> Session:
+def _prepare(options: Trained, folder: Path, console: Console, executor: Executor | None) -> Session:
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
     threads = worker_of(options, folder).threads if isinstance(options, Training) and options.parallel else 0
     session = Session.begin(options, RunJson.read(folder), console, threads)
+    if executor is not None:
+        load_elsewhere(executor, options, folder)
     from compare.engine.dry_run import try_out  # noqa: PLC0415 (lazy)
 
     reported = () if options.spec.several_processes else try_out(session.task, options.trainers)
