@@ -346,7 +346,9 @@ def report(epoch: int | None = None, **metrics: float) -> None:
 
     For example::
 
-        compare.report(epoch=epoch + 1, loss=total / steps, val_accuracy=correct / len(y_val))
+        compare.report(epoch=epoch + 1, loss=total / len(y_train), val_accuracy=correct / len(y_val))
+
+    ``fit`` reports means over examples: ``total`` has the loss of each batch times the number of its examples.
 
     Args:
         epoch: the epoch, from 1, or from 0 in all calls; by default the one that has just been trained.

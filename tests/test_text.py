@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from compare.reporting.page_model import _where
 from compare.reporting.sentences import causes, sentence
 from compare.verdict.findings import Finding, Source
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training
@@ -121,6 +122,13 @@ def test_numbers_that_weights_do_not_explain_are_said_before_the_rounding_of_wei
         "their weights differ from step 3 of epoch 1 on; at epoch ends, individual weights differ by up to 1.0e-07"
     )
     assert said(ALIKE, reporting) == f"loop trains like fit, up to rounding{numbers} {weights}"
+
+
+def test_where_weights_only_round_differently_the_page_says_that_the_numbers_are_what_differs() -> None:
+    numbers = Reporting("different", {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)}, ("loss",))
+    told = _where(Comparison("loop", ALIKE, numbers).settled())
+    assert told == ("In the reported numbers: loss", "weights differ by rounding only")
+    assert _where(Comparison("loop", ALIKE, Reporting("alike", {}))) == ("Epoch 1, step 3", "")
 
 
 def test_a_number_that_a_cause_is_named_for_is_no_rounding() -> None:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from compare.naming import label
+from compare.naming import label, some
 from compare.records import has_records, read_file
 from compare.reporting import pictures, run_files, svg, weight_pictures
 from compare.reporting.charts import Chart
@@ -29,6 +29,7 @@ from compare.reporting.page_tables import (
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import advice_on_numbers, only_of_reporting, truth_sentence, where
 from compare.verdict.model import Comparison
+from compare.verdict.outcomes import ALIKE, DIFFERENT
 
 TRAPS = Path(__file__).resolve().parents[2] / "reports" / "traps" / "index.html"
 """The page with the stories of all causes; an installation may lack it."""
@@ -168,6 +169,9 @@ def _where(first: Comparison | None) -> tuple[str, str]:
         more = f"weights equal after each of {steps:,} {'calls' if training.steps_made else 'steps'}" if steps else ""
     elif count:
         more = f"in {count} variable{'s' * (count > 1)}"
+    if training.verdict == ALIKE and first.reporting.verdict == DIFFERENT:  # of the weights that is only rounding
+        numbers = [name for name, gap in first.reporting.metrics.items() if gap.differs]
+        return f"In the reported numbers{': ' * bool(numbers)}{some(numbers)}", "weights differ by rounding only"
     return where(first), more
 
 
