@@ -2,7 +2,10 @@
 
 import pytest
 
-from compare.check.own_names import in_own_names, own_names
+from compare.check.causes import CATALOGUE
+from compare.check.measurement import Measurement
+from compare.check.own_names import at_line, in_own_names, own_names
+from compare.verdict.findings import Source
 
 SCRIPT = """
 loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -44,6 +47,23 @@ class MyLoop:
 
 def line_of(text, part):
     return next(number for number, line in enumerate(text.splitlines(), 1) if part in line)
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("losses.append(float(loss))", "np.average(losses, weights=sizes)"),
+        ("self.losses.append(loss)", "np.average(self.losses, weights=sizes)"),
+        ("total += loss.numpy()", "total += loss.numpy() * len(y)"),
+        ("total += loss", "total += loss * len(y)"),
+        ("total += a + b", ""),
+        ("train_loss(loss)", ""),
+    ],
+)
+def test_a_mean_over_batches_by_hand_gets_advice_for_what_is_written_there(line: str, remedy: str) -> None:
+    cause = CATALOGUE["loss-averaged-over-batches"]
+    found = at_line(cause.found("loop", Measurement.of("mean-over-batches", metric="loss")), Source("no.py", 3, line))
+    assert found.remedy.startswith(remedy or cause.remedy)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from compare.check.causes import CATALOGUE
 from compare.verdict.findings import Finding, Source
 
 MADE_BY = {
@@ -27,11 +28,13 @@ Named = Iterator[tuple[str, ast.expr]]
 
 def at_line(finding: Finding, source: Source | None) -> Finding:
     """The finding with the line where it was seen, and its advice in the names of the code around that line."""
-    names: Mapping[str, str] = {}
+    if source is None:
+        return finding
+    names, cause = dict[str, str](), CATALOGUE.get(finding.id)
     with suppress(SyntaxError, ValueError, RecursionError):
-        if source is not None:
-            names = own_names("".join(linecache.getlines(source.file)), source.line)
-    return replace(finding, source=source, remedy=in_own_names(finding.remedy, names))
+        names = own_names("".join(linecache.getlines(source.file)), source.line)
+    remedy = (cause and cause.remedy_at(source.text)) or finding.remedy
+    return replace(finding, source=source, remedy=in_own_names(remedy, names))
 
 
 def own_names(text: str, line: int) -> dict[str, str]:

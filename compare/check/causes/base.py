@@ -95,6 +95,7 @@ class Cause:
         remedies: other remedies, each by the words of ``Used`` that must all hold; the first such one counts.
             "{optimizer}" in them is the class of the other side's optimizer.
         rewrites: by a pattern of a whole line that makes the mistake, what to write in its place.
+        by_hand: by a pattern of a whole line that calculates a number without a metric, the remedy for it.
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
         update: variants of how the optimizer turns gradients into weights.
         formula: variants of how a reported number is computed.
@@ -114,6 +115,7 @@ class Cause:
     remedy: str
     remedies: Mapping[str, str] = field(default_factory=dict)
     rewrites: Mapping[str, str] = field(default_factory=dict)
+    by_hand: Mapping[str, str] = field(default_factory=dict)
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
     formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None
@@ -145,6 +147,11 @@ class Cause:
             for wrong, right in self.rewrites.items()
         )
         return next((match.expand(rf"\g<head>{right}\g<tail>") for match, right in found if match), "")
+
+    def remedy_at(self, line: str) -> str:
+        """The remedy for a line that calculates a number by hand; empty if it does not."""
+        found = ((re.fullmatch(pattern, line), remedy) for pattern, remedy in self.by_hand.items())
+        return next((match.expand(remedy) for match, remedy in found if match), "")
 
     def line_in(
         self, close_up: CloseUp, step: int, stage: str, *, usual: bool = True, called: str = ""

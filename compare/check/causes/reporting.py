@@ -270,6 +270,10 @@ CAUSES = (
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# in the step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
         remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
+        by_hand={
+            r"([\w.]+)\.append\(.*\)": r"np.average(\1, weights=sizes)  # sizes: of each batch the number of examples",
+            r"([\w.]+) \+= (.*\)|[\w.]+)": r"\1 += \2 * len(y)  # and at the end, divide by the number of examples",
+        },
         formula=_per_batch,
     ),
     ReportingCause(
