@@ -36,7 +36,7 @@ from compare.app.script_pairs import (
     stretches,
 )
 from compare.app.script_runs import write_records
-from compare.app.scripts import _averages, _continuations, _cut, _further
+from compare.app.scripts import _averages, _both_fit, _continuations, _cut, _further
 from compare.app.scripts_close_ups import CloseUps, Departure, goes_on
 from compare.app.scripts_explain import (
     _checked,
@@ -1613,6 +1613,24 @@ def test_weights_that_a_callback_loads_with_their_optimizer_count_no_steps(
 
     trace = only(watch(script))
     assert trace.last == 12 and [epoch.steps for epoch in trace.epochs] == [3, 6, 9, 12]
+
+
+@pytest.mark.parametrize(
+    ("scripts", "ways", "said"),
+    [
+        (("a.py", "b.py"), ("fit", "fit"), True),
+        (("a.py", "b.py"), ("fit", "loop"), False),
+        (("a.py", "b.py"), ("fit with its own train_step", "fit"), False),
+        (("a.py", "a.py"), ("fit", "fit"), False),  # one file with two numbers of replicas
+    ],
+)
+def test_a_copy_of_fit_in_place_of_a_loop_is_told(scripts: Sequence[str], ways: Sequence[str], said: bool) -> None:
+    sides = [SimpleNamespace(program=SimpleNamespace(script=each), about="") for each in scripts]
+    traces = [Trace((), 1, np.zeros(0), trained_by=way) for way in ways]
+    session: Any = SimpleNamespace(scripts=sides)
+    assert len(_both_fit(session, traces)) == said
+    sides[1].about = "TensorFlow 2.20"
+    assert _both_fit(session, traces) == []
 
 
 def test_the_epochs_that_fit_is_given_may_be_a_number_of_numpy(watch: Watch) -> None:
