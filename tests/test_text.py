@@ -54,6 +54,10 @@ def test_identical_says_how_many_steps_one_comparison_is_of(calls: int, when: st
             "but at epoch ends the weights of the first replica are equal",
         ),
         (
+            Training("different", 0.0, Difference(3, None), 0, differing_variables=KERNEL),  # restored after its end
+            "their weights first differ at the end of epoch 3",
+        ),
+        (
             Training("different", None, Difference(3, None), 0, differing_variables=KERNEL),
             "their weights first differ at the end of epoch 3",
         ),
@@ -106,7 +110,7 @@ ALIKE = Training("alike", 1e-7, Difference(1, 3), 9380)
             Reporting("different", {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)}, ("loss",)),
             ", but reports different numbers: loss (by up to 0.5, in epoch 1);",
         ),
-        (Reporting("different", SAME), ", but its reported numbers do not match its weights;"),
+        (Reporting("different", SAME), ", but its weights do not explain its reported numbers;"),
         (
             Reporting(None, {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)}, ("loss",)),
             ", but its reported numbers differ by more than rounding, and could not be judged: loss (by up to 0.5, in "

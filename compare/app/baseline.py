@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from compare.app.ready import Session
@@ -11,6 +12,18 @@ from compare.modes import Logs, Scripts
 from compare.naming import shown_path
 from compare.records import Record, read_records
 from compare.records.run_json import RunJson
+
+
+def read_baseline(folder: Path) -> RunJson:
+    """What is known of a baseline's run; one of scripts or logs is refused."""
+    try:
+        run = RunJson.read(folder)
+        for word in (Scripts.word, Logs.word):
+            if run.options.get(word):
+                raise RequestError(f"it compares {word}; give the folder of a comparison of trainers")
+        return run
+    except RequestError as error:
+        raise RequestError(f"--baseline {shown_path(folder)}: {error}") from None
 
 
 def refuse_baseline(session: Session, known: Mapping[str, Any]) -> None:
@@ -22,11 +35,8 @@ def refuse_baseline(session: Session, known: Mapping[str, Any]) -> None:
     folder = session.options.baseline
     if folder is None:
         return
+    run = read_baseline(folder)
     try:
-        run = RunJson.read(folder)
-        for word in (Scripts.word, Logs.word):
-            if run.options.get(word):
-                raise RequestError(f"it compares {word}; give the folder of a comparison of trainers")
         records = [each for each in read_records(folder) if each.trainer in session.trainers]
         for why in _differences(session, known, run, records):
             raise RequestError(why)

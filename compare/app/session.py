@@ -12,7 +12,7 @@ from rich.console import Console
 
 from compare import signals
 from compare.app import cluster_session
-from compare.app.baseline import refuse_baseline
+from compare.app.baseline import read_baseline, refuse_baseline
 from compare.app.environments import refuse_flags
 from compare.app.parallel_trainers import (
     EarlyChecks,
@@ -275,6 +275,8 @@ def _train_and_judge(options: Trained, folder: Path, console: Console, executor:
 
 def _prepare(options: Trained, folder: Path, console: Console, executor: Executor | None) -> Session:
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
+    if options.baseline is not None:
+        read_baseline(options.baseline)  # before anything takes long
     threads = worker_of(options, folder).threads if isinstance(options, Training) and options.parallel else 0
     session = Session.begin(options, RunJson.read(folder), console, threads)
     if executor is not None:

@@ -144,7 +144,7 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
     elif metrics:
         gaps = [f"{name} {m.max_gap:.2g}" + " (rounding)" * m.only_rounding for name, m in metrics.items() if m.max_gap]
         judged = {
-            "different": "; the numbers do not match the weights",
+            "different": "; the weights do not explain them",
             "inconclusive": "; more than rounding, and they could not be judged",
             "alike": "; no more than rounding",
         }

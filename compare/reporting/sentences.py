@@ -93,7 +93,7 @@ def _unlike_numbers(reporting: Reporting) -> str:
     if reporting.verdict == INCONCLUSIVE:
         but = "its reported numbers differ by more than rounding, and could not be judged"
     elif not beyond:  # such as in a second epoch, which the check has
-        return ", but its reported numbers do not match its weights"
+        return ", but its weights do not explain its reported numbers"
     return f", but {but}: {differing_numbers(beyond)}"
 
 
@@ -408,7 +408,7 @@ def _divergence(training: Training) -> str:
         more = "" if first.equal_before else " by more than rounding"
         text = f"their weights differ{more} from step {first.step:,} of epoch {first.epoch} on"
     gap = training.max_weight_gap
-    if gap is None:
+    if gap is None or (gap == 0 and first is not None and first.step is None):  # after the last epoch
         return text
     if gap == 0:  # the difference is in other replicas, or it disappeared again
         return f"{text}, but at epoch ends the weights of the first replica are equal"
