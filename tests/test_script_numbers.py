@@ -23,6 +23,7 @@ from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
     name_not_reset,
+    name_own_accuracies,
     name_reporting,
     validation_by_epoch,
 )
@@ -516,6 +517,8 @@ def test_validation_that_goes_on_with_the_state_of_training(second: float, cause
     found = name_reporting(fit, of("loop", (0.5, 0.6), (0.6, second)))  # 60% of training, 40% of validation
     assert [each.id for each in found] == causes
     assert name_reporting(fit, fit) == []
+    still = of("fit", (0.5, 0.75), (0.5, 0.75), (0.5, 0.75))  # which any other number would be a part of
+    assert name_reporting(still, of("loop", (0.51, 0.74), (0.51, 0.74), (0.51, 0.74))) == []
     # One metric that is reset before validation only: from the second epoch on it has the validation before in it.
     epochs = (0.5, 0.75), (0.6, 0.9), (0.7, 0.95)
     going_on = of("loop", epochs[0], (0.6 * 0.6 + 0.4 * 0.75, 0.9), (0.6 * 0.7 + 0.4 * 0.9 + second - 0.72, 0.95))
@@ -618,6 +621,42 @@ def test_where_weights_are_alike_a_reported_loss_is_held_against_the_losses_that
     assert all(each.metrics == [key] for comparison in found.values() for each in comparison.causes)
 
 
+def guessing(*batches: tuple[list[Any], list[Any]]) -> CloseUp:
+    """What was seen of steps with some labels and predictions."""
+    info = {"true": 1, "predicted": 1}
+    steps = {
+        number: [*step(1.0, len(true)), Event("targets", 0, info, [np.array(true), np.array(predicted)])]
+        for number, (true, predicted) in enumerate(batches, 1)
+    }
+    return CloseUp(steps)
+
+
+CLASSES = ([0, 1, 1, 0], np.eye(2)[[0, 1, 0, 1]].tolist()), ([1], np.eye(2)[[1]].tolist())
+"""Two of four predictions are right, and one of one."""
+
+
+@pytest.mark.parametrize(
+    ("batches", "reported", "causes"),
+    [
+        (CLASSES, 0.75, ["loss-averaged-over-batches"]),
+        (CLASSES, 0.6, []),
+        (CLASSES, 1.0, ["last-batch-only"]),
+        (CLASSES, 0.7, []),
+        (([[[1.0, 0.0]] * 4, np.eye(2)[[0, 0, 1, 1]].tolist()], CLASSES[1]), 0.75, ["loss-averaged-over-batches"]),
+        (([[[1], [0]], [[0.4], [-1.0]]], [[[1]], [[2.0]]]), 0.75, ["loss-averaged-over-batches"]),  # probabilities
+        (([[[1], [0]], [[0.4], [-1.0]]], [[[0]], [[2.0]]]), 0.5, ["loss-averaged-over-batches"]),  # logits
+        (([[[1, 0]], [[0.4, -1.0]]], [[[1, 0]], [[2.0, 1.0]]]), 0.9, []),
+    ],
+)
+def test_a_mean_of_the_accuracies_of_batches_is_named(batches: Any, reported: float, causes: list[str]) -> None:
+    if np.shape(batches[0][0]) == (4, 2):
+        batches = (batches[0][0], batches[0][1]), ([[0.0, 1.0]], batches[1][1])
+    loop = judged_record("loop", 0, 1, 2, logs={1: {"accuracy": reported, "val_accuracy": 0.1}})
+    found = name_own_accuracies(loop, ["accuracy", "val_accuracy"], guessing(*batches), [2], SCRIPT_ALONE)
+    assert [each.id for each in found] == causes
+    assert all(each.metrics == ["accuracy"] for each in found)
+
+
 def test_metrics_that_have_counted_other_numbers_of_values_are_told_apart() -> None:
     counts = {"accuracy": [840.0, 1680.0], "val_accuracy": [160.0, 320.0], "mae": [840.0, 1680.0]}
     (found,) = name_not_reset(counts, record("loop", []), SCRIPT_ALONE)
@@ -632,7 +671,8 @@ def test_where_weights_are_alike_means_over_all_epochs_are_named_from_the_number
     pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop), twins="loop")
     traces = [Trace((), 1, np.zeros(1, step_dtype(1, 1)), trained_by=way) for way in ("fit", "loop")]
     model: Any = ModelPair(("fit", "loop"), (traces[0], traces[1]), EpochEnds((1, 2)))
-    (found,) = scripts_numbers.explain_numbers(Mock(), pair, model).values()
+    with patch.multiple(scripts_numbers, read_records=Mock(return_value=[])):
+        (found,) = scripts_numbers.explain_numbers(MagicMock(), pair, model).values()
     assert [each.id for each in found.causes] == ["metrics-not-reset"]
 
 

@@ -757,6 +757,23 @@ def test_a_tape_that_watches_nothing_is_as_none(by_hand: bool, tensorflow: Any) 
     assert [len(seen.of(step, kind)) for step in (1, 2) for kind in ("inputs", "loss")] == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize(("classes", "kept"), [(100, True), (101, False)])
+def test_where_only_losses_are_recorded_predictions_of_few_classes_are_kept(
+    classes: int, kept: bool, tensorflow: Any
+) -> None:
+    x, y = np.ones((6, 2), np.float32), np.zeros(6, np.int32)
+    with watched(close_up=((1, 9),), losses_only=True) as observer:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(classes)])
+        optimizer, loss_fn = keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, model(x, training=True))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    seen = observer.seen(0)
+    assert seen is not None
+    (event,) = seen.of(1, "targets")
+    assert [array.shape for array in event.arrays[:2]] == ([(6,), (6, classes)] if kept else [])
+
+
 def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any) -> None:
     x, y = np.ones((6, 2), np.float32), np.zeros((6, 1), np.float32)
     with watched(close_up=((1, 9),), losses_only=True) as observer:

@@ -16,8 +16,10 @@ from compare.check.own_names import at_line
 from compare.check.recorded import same
 from compare.check.recorded_numbers import (
     evidence_on_numbers,
+    is_training_accuracy,
     losses_by_epoch,
     name_not_reset,
+    name_own_accuracies,
     name_own_losses,
     name_reporting,
     validation_by_epoch,
@@ -51,13 +53,16 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
     if pair.exactly.training.verdict == DIFFERENT:
         both: Sequence[CloseUp | None] = (None, None)
         if lost := _other_losses(session, pair):
-            tell(session.console, "The weights are alike, but the loss is not. Looking at the loss of every step …")
+            tell(session.console, "The weights are alike, but the numbers are not. Looking at the loss of every step …")
             both = seen_losses(session, model, (0, 1))
         causes = [*_with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1), *of_reference]
         known = {cause.id for cause in causes}
         causes += [cause for cause in own_numbers(pair, model, both) if cause.id not in known]
         unexplained = set(lost).difference(*(cause.metrics for cause in causes))
         if unexplained and (seen := both[1]) is not None:
+            named = name_own_accuracies(pair.candidate, unexplained, seen, ends, used)
+            causes += _with_lines(named, model, 1)
+            unexplained = unexplained.difference(*(cause.metrics for cause in named))
             evidence = evidence_on_numbers(
                 pair.reference, pair.candidate, unexplained, seen, losses_by_epoch(seen, ends), ends
             )
@@ -78,6 +83,8 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
             of_losses = losses, validation, used.seeing(seen.divided)
             causes = name_reporting(pair.reference, pair.candidate, *of_losses, metrics)
+            left = unexplained.difference(*(cause.metrics for cause in causes))
+            causes += name_own_accuracies(pair.candidate, left, seen, ends, used)
             if left := (unexplained & different).difference(*(cause.metrics for cause in causes)):
                 evidence = evidence_on_numbers(pair.reference, pair.candidate, left, seen, losses, ends)
     return _of_numbers(pair, [*_with_lines(causes, model, 1, seen), *others], evidence)
@@ -100,8 +107,9 @@ def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measur
 
 
 def _other_losses(session: ScriptsSession, pair: Pair) -> list[str]:
-    """The losses that the candidate reports otherwise than the reference and all of its noise twins do."""
-    differing = [name for name in ("loss", "val_loss") if name in pair.exactly.reporting.unexplained]
+    """The losses and accuracies that the candidate reports otherwise than the reference and all of its noise twins."""
+    unexplained = pair.exactly.reporting.unexplained
+    differing = [name for name in unexplained if name in ("loss", "val_loss") or is_training_accuracy(name)]
     twins = read_records(session.folder / "twins" / pair.exactly.twins) if differing else []
 
     def gap(record: Record, loss: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -245,6 +245,53 @@ def name_own_losses(
     return _together(found, side, used)
 
 
+def is_training_accuracy(name: str) -> bool:
+    """Whether a reported number is an accuracy of training, whose predictions are seen."""
+    return "acc" in name and not name.startswith("val_")
+
+
+def name_own_accuracies(
+    side: Record, names: Iterable[str], seen: CloseUp, ends: Sequence[int], used: Used
+) -> list[Finding]:
+    """The causes of other accuracies of training than those of the side's own predictions in each step."""
+    found: list[Named] = []
+    for key in filter(is_training_accuracy, names):
+        for known in _correct_by_epoch(seen, ends):
+            reported = replace(side, logs={epoch: logs for epoch, logs in side.logs.items() if epoch in known})
+            own = replace(side, logs={epoch: {key: each.mean} for epoch, each in known.items()})
+            if named := _of_loss(key, own, reported, known):
+                found += named
+                break
+    return _together(found, side, used)
+
+
+def _correct_by_epoch(seen: CloseUp, ends: Sequence[int]) -> Iterator[dict[int, Losses]]:
+    """The share of right predictions of each batch, for classes, and for probabilities or logits of one label."""
+    begins = [0, *ends[:-1]]
+    for threshold in (None, 0.5, 0.0):
+        found = {}
+        for epoch, (begin, end) in enumerate(zip(begins, ends, strict=True), start=1):
+            batches = [_correct(seen, step, threshold) for step in range(begin + 1, end + 1)]
+            known = [each for each in batches if each is not None and len(each)]
+            if known and len(known) == len(batches):
+                found[epoch] = Losses([float(each.mean()) for each in known], list(map(len, known)))
+        if found:
+            yield found
+
+
+def _correct(seen: CloseUp, step: int, threshold: float | None) -> np.ndarray | None:
+    """Which predictions of a step are right; None if that is not known."""
+    events = seen.of(step, "targets")
+    if len(events) != 1 or len(events[0].arrays) < 2 or (events[0].info["true"], events[0].info["predicted"]) != (1, 1):
+        return None
+    true, predicted = (np.asarray(each) for each in events[0].arrays[:2])
+    if threshold is None and predicted.ndim == 2 and predicted.shape[1] > 1:
+        labels = true.argmax(-1) if true.shape == predicted.shape else true
+        return labels.reshape(-1) == predicted.argmax(-1) if labels.size == len(predicted) else None
+    of_one_label = threshold is not None and true.size == predicted.size
+    return true.reshape(-1) == (predicted.reshape(-1) > threshold) if of_one_label else None
+
+
 def name_not_reset(counts: Mapping[str, Sequence[float]], side: Record, used: Used) -> list[Finding]:
     """The cause of metrics that go on counting, from how many values each has counted at the end of each epoch."""
     alike: dict[tuple[float, ...], list[str]] = {}
@@ -337,7 +384,8 @@ def _share_of_pairs(seen: CloseUp, ends: Sequence[int], epoch: int, threshold: f
     shares, weights = [], []
     for step in range(begin + 1, ends[epoch - 1] + 1) if epoch <= len(ends) else ():
         for event in seen.of(step, "targets"):
-            if not event.arrays or event.info["true"] != 1 or event.info["predicted"] != 1:
+            one = event.arrays and (event.info["true"], event.info["predicted"]) == (1, 1)
+            if not one or event.arrays[1].shape[1:] != (1,):
                 return None
             true, predicted = (np.asarray(array).reshape(-1) for array in event.arrays[:2])
             shares.append(np.equal.outer(true, predicted > threshold).mean())

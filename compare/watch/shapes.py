@@ -12,11 +12,18 @@ DIFFERENCES = ("Sub", "SquaredDifference")
 """The operations of TensorFlow by which a loss compares labels with predictions."""
 RESHAPING = ("ExpandDims", "Identity", "Reshape", "Squeeze", "StridedSlice")
 """Those that change no numbers."""
+FEW = 100
+"""How many predictions of an example are kept of every step."""
 
 
 def is_column(values: Any) -> bool:
     """Whether the shape is [n, 1]."""
     return len(values.shape) == 2 and values.shape[1] == 1
+
+
+def are_few(values: Any) -> bool:
+    """Whether the shape is [n, m], as of the predictions of some classes, of which each step can be kept."""
+    return len(values.shape) == 2 and values.shape[1] <= FEW
 
 
 def are_pairs(one: Any, other: Any) -> bool:

@@ -18,7 +18,7 @@ from compare.engine.insides_keras import Variable
 from compare.watch.data_sets import DataSets
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Detail
-from compare.watch.shapes import is_column
+from compare.watch.shapes import are_few
 from compare.watch.trainings import Trainings
 
 WITH_ROWS = ("inputs", "targets")
@@ -104,7 +104,7 @@ class StepEvents:
             wanted = kind == "inputs" and near and not info["operations"]  # else of a loop in the graph
             data_sets = self._data_sets if wanted else None
             info = {**info, "operations": data_sets.operations(arrays)} if data_sets is not None else info
-            kept |= kind == "targets" and self._settings.losses_only and all(is_column(each) for each in arrays[1:2])
+            kept |= kind == "targets" and self._settings.losses_only and all(map(are_few, arrays[1:2]))
             copies = [np.array(array) for array in arrays] if kept else []
             events = [Event(kind, number, info, copies, rows)] if kept or rows else []
             if kind != "gradients":

@@ -10,7 +10,7 @@ import numpy as np
 
 from compare.check.causes.base import NOT_TRAINING, REPORTING, Cause, Measurement, Variant
 from compare.check.recipe import MetricFormula
-from compare.check.recorded import CLOSE
+from compare.check.recorded import CLOSE, same
 from compare.check.used import ALONE, DIVIDED, OWN_STEP, SCRIPT
 from compare.records import Record
 from compare.verdict.exact import metric_names
@@ -177,9 +177,11 @@ def never_reset(trace: Trace, ends: Sequence[int], like: Trace) -> dict[str, lis
 def mixed(reference: Record, candidate: Record, part: str) -> list[str]:
     """The numbers of training ("train") or of validation that also contain those of the other, as large a part of each.
 
-    Training contains the validation of the epoch before, validation the training of its own epoch.
+    Training contains the validation of the epoch before, of which the first has none; validation contains the training
+    of its own epoch. Numbers that are the same in every epoch say nothing.
     """
-    parts: dict[str, list[float]] = {}
+    parts: dict[str, dict[tuple[float, float], float]] = {}  # by both means, which part of the distance is made
+    elsewhere = set[str]()
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
         right, other = reference.logs[epoch], candidate.logs[epoch]
         before = reference.logs.get(epoch - 1, {}) if part == "train" else right
@@ -187,11 +189,15 @@ def mixed(reference: Record, candidate: Record, part: str) -> list[str]:
             contained = before.get(f"val_{name}" if part == "train" else name.removeprefix("val_"))
             if contained is not None:
                 apart = contained - right[name]
-                parts.setdefault(name, []).append((other[name] - right[name]) / apart if apart else 0.0)
-    shares = [share for each in parts.values() for share in each if abs(share) > CLOSE]
+                share = (other[name] - right[name]) / apart if apart else 0.0
+                parts.setdefault(name, {})[right[name], contained] = share
+            elif not same(right[name], other[name]):
+                elsewhere.add(name)
+    known = {name: [*each.values()] for name, each in parts.items() if name not in elsewhere and len(each) > 1}
+    shares = [share for each in known.values() for share in each if abs(share) > CLOSE]
     if len(shares) < 2 or not 0 < min(shares) <= max(shares) < 1 or np.ptp(shares) > 1e-3 * max(shares):
         return []
-    return [name for name, each in parts.items() if all(abs(share) > CLOSE for share in each)]
+    return [name for name, each in known.items() if all(abs(share) > CLOSE for share in each)]
 
 
 def other_metrics(
