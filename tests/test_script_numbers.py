@@ -434,17 +434,20 @@ def test_a_name_says_the_part_and_the_number(wanted: str, name: str, paired: str
         (("dice_loss", "ce_loss"), None, {}),  # parts of the loss, either of which may be near it
         (("dice_loss", "ce_loss", "train_loss"), None, {"loss": 3.0, "val_loss": 3.0}),
         (("dice_loss", "ce_loss"), 1, {"loss": 2.0, "val_loss": 2.0}),
+        (("dice_loss", "training_loss_avg"), None, {"loss": 2.0, "val_loss": 2.0}),
     ],
 )
 def test_of_several_losses_one_that_is_named_for_a_part_is_not_the_whole(
     names: tuple[str, ...], of_loss: int | None, paired: dict[str, float]
 ) -> None:
     fit = Trace((), 1, np.zeros(0), "fit", epochs=[FitEpoch(2, {"loss": 0.5, "val_loss": 0.1}, 1.0)])
-    numbered = list(enumerate(names, start=1))
-    read = [
-        Reported(2, each, "Mean", float(i), metric=i, with_steps=True, of_loss=i - 1 == of_loss) for i, each in numbered
-    ]
-    read += [Reported(2, f"val_{each}", "Mean", float(i), metric=9 + i, with_steps=False) for i, each in numbered]
+    read = []
+    for i, name in enumerate(names, start=1):
+        of_validation = f"validation_{name.replace('training_', '')}"
+        read += [
+            Reported(2, name, "Mean", float(i), metric=i, with_steps=True, of_loss=i - 1 == of_loss),
+            Reported(2, of_validation, "Mean", float(i), metric=9 + i, with_steps=False),
+        ]
     assert logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=read), [2], fit)[1][0] == paired
 
 

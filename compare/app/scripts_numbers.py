@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -112,14 +113,12 @@ def _other_losses(session: ScriptsSession, pair: Pair) -> list[str]:
     differing = [name for name in unexplained if name in ("loss", "val_loss") or is_training_accuracy(name)]
     twins = read_records(session.folder / "twins" / pair.exactly.twins) if differing else []
 
-    def gap(record: Record, loss: str) -> float:
+    def gap(record: Record, wanted: str) -> float:
         both = reported_by_both(pair.reference, record)
-        return max((abs(a - b) for _, name, a, b in both if name == loss), default=0.0)
+        return max((abs(a - b) for _, name, a, b in both if name == wanted), default=0.0)
 
-    def of_twins(loss: str) -> float:
-        return max(gap(twin, loss) for twin in twins)
-
-    return [loss for loss in differing if twins and gap(pair.candidate, loss) > BEYOND_TWINS * of_twins(loss)]
+    of_twins = {name: max((gap(twin, name) for twin in twins), default=math.inf) for name in differing}
+    return [name for name, most in of_twins.items() if gap(pair.candidate, name) > BEYOND_TWINS * most]
 
 
 def own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -> list[Finding]:
@@ -129,10 +128,10 @@ def own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) ->
     own = seen[at_fault]
     used = used_by(traces[at_fault], traces[1 - at_fault]).seeing(own.divided if own is not None else ())
     right, causes = (
-        []
-        if close_up is None
-        else name_own_losses(records[side], losses_by_epoch(close_up, ends), validation_by_epoch(close_up, ends), used)
-        for side, close_up in ((side, seen[side]) for side in (1 - at_fault, at_fault))
+        name_own_losses(records[side], losses_by_epoch(close_up, ends), validation_by_epoch(close_up, ends), used)
+        if (close_up := seen[side]) is not None
+        else []
+        for side in (1 - at_fault, at_fault)
     )
     causes += [*_in_training_mode(pair, model, used), *_of_last_batches(pair, model)]
     also = {cause.id for cause in right}  # what both do is no difference

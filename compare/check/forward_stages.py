@@ -106,9 +106,10 @@ def _same_inputs(at: Step) -> bool:
 def _labels_differ(at: Step) -> bool:
     """Whether equal inputs have labels of other examples, or the same loss is given labels with other values."""
     a, b, _ = at.of(_labels)
-    swapped = any(predictions_as_labels(each, at.number) for each in (at.reference, at.candidate))
-    if not a or not b or a == b or len(a) != len(b) or swapped:
+    if not a or not b or a == b or len(a) != len(b):
         return False
+    if any(predictions_as_labels(each, at.number) for each in (at.reference, at.candidate)):
+        return False  # which of both are the labels is known by their places only
     if sorted(a) == sorted(b) and len(a) > len(example_rows(at.reference, at.number)):
         return False  # of several losses, which each side calls in an order of its own
     if {row for number in at.reference.steps for row in at.reference.rows(number, "targets")}.issuperset(b):

@@ -16,7 +16,10 @@ OF_VALIDATION = ("val", "test", "eval", "dev")
 OF_TRAINING = ("train",)
 """What it contains if it measures training."""
 
-OF_WHOLE = "loss|mean|average|avg|running|epoch|batch|total|tracker|metric|valid(ation)?|training"
+OF_WHOLE = (
+    "val(id(ation)?)?|test(ing)?|eval(uation)?|dev|train(ing)?"
+    "|loss|mean|average|avg|running|epoch|batch|step|total|tracker|metric|[^a-z]"
+)
 """What else the name of a mean of the loss contains; anything more, as in ``dice_loss``, may be a part of it."""
 
 OF_KERAS = r"(mean|sum)(_\d+)?"
@@ -257,14 +260,15 @@ ABBREVIATED = {
 
 def _part_of_loss(name: str) -> str:
     """Which loss the name of a mean says that it is; empty if it is just called the loss."""
-    return re.sub(rf"{'|'.join((*OF_VALIDATION, *OF_TRAINING))}|{OF_WHOLE}|[^a-z]", "", name.lower())
+    return re.sub(OF_WHOLE, "", name.lower())
 
 
 def _base(reported: Reported, wanted: Mapping[str, str], losses: Collection[str]) -> str:
-    """The number of fit, of those by whose class they are measured, that the name of a metric, or its class, means.
+    """The number of fit that the name of a metric, or its class, means; empty if they say nothing.
 
-    It is empty if they say nothing.
-    ``losses`` are the parts of a loss by whose names the whole is meant, as by that of its only part.
+    Args:
+        wanted: the classes of metrics, by the numbers of fit.
+        losses: the parts of a loss by whose names the whole is meant, as by that of its only part.
     """
     name, by_name = reported.name.lower(), {each.lower(): each for each in wanted}
     if re.fullmatch(OF_KERAS, name):
