@@ -1216,3 +1216,27 @@ def test_the_card_has_the_line_of_each_cause() -> None:
     assert page_model._why(found, "different")[1] == "in loop, loop.py lines 16 and 17, model.py line 3"
     seen = dataclasses.replace(found, causes=(), evidence=("the loss differs",))
     assert page_model._why(seen, "different") == ("No cause is certain", "see the evidence below")
+
+
+@pytest.mark.parametrize(
+    ("stage", "of"),
+    [
+        ("inputs", "of a later stage"),
+        ("predictions", "of a later stage"),
+        ("loss", ""),
+        ("update", ""),  # the loss differs there, too
+        ("state", ""),
+        ("", ""),
+    ],
+)
+def test_where_a_cause_is_of_a_later_stage_what_was_measured_comes_first(stage: str, of: str) -> None:
+    cause, text = Finding("loss-summed", "training", "loop", "64 times as much", "fix", {}), "layers differ"
+    training = Training("different", None, Difference(1, 1, None, stage), 1)
+    found = Comparison("loop", training, Reporting(None, {}), causes=(cause,), evidence=(text,))
+    assert sentences.beside(found, cause) == of
+    lines = sentences.causes(found)
+    named = f"  cause: loss-summed (in loop){f', {of}' if of else ''}: 64 times as much."
+    assert lines[:1] == ([f"  evidence: {text}."] if of else [named]) and named in lines
+    assert (page_model._why(found, "different")[0] == "No cause is certain") == bool(of)
+    alone = dataclasses.replace(found, evidence=None)
+    assert sentences.beside(alone, cause) == "" and sentences.causes(alone)[0] == named.replace(f", {of}", "")

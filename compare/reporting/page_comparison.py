@@ -16,9 +16,9 @@ from compare.reporting.numbers import differing_numbers
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import (
     advice_on_numbers,
+    beside,
     more_may_follow,
-    of_numbers,
-    only_of_reporting,
+    only_beside,
     silent,
     unreported,
     warning,
@@ -51,7 +51,7 @@ def comparison_view(entry: Comparison, said: str, files: RunFiles, stories: str)
         "causes": [_named_cause(cause, entry, files, stories) for cause in entry.causes],
         "numbers": differing_numbers(entry.reporting.metrics) if advice else "",
         "advice": advice,
-        "only_of_reporting": only_of_reporting(entry),
+        "only_beside": only_beside(entry),
         "hides": more_may_follow(entry, files.scope),
         "reason": training.reason if entry.weights_seen else "",  # else it is in the sentence
         "before": _before(first, alone=any(each.alone for each in entry.not_finite)),
@@ -95,7 +95,8 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     if entry.weights_seen:
         weights = _basis_of_weights(entry, files.scope)
     causes = [_cause_in_short(cause, entry) for cause in entry.causes]
-    basis = [*causes, *weights, *_basis_of_numbers(entry, files.scope)]
+    measured = [("Measured", f"{text}.") for text in entry.evidence or () if only_beside(entry)]
+    basis = [*measured, *causes, *weights, *_basis_of_numbers(entry, files.scope)]
     if (study := entry.study) and entry.verdict != "identical":
         text = f"The verdict on the paired differences of {study.seeds} seeds is {study.verdict}; see below."
         basis.append(("Seeds", text))
@@ -104,7 +105,8 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
 
 def _cause_in_short(cause: Finding, entry: Comparison) -> tuple[str, str]:
     """What the section on causes says at length, for who reads no further."""
-    what = "Cause, of numbers only" if of_numbers(entry, cause) else "Cause"
+    of = beside(entry, cause).replace("the reported numbers", "numbers")
+    what = f"Cause, {of}" if of else "Cause"
     where = f" ({cause.source.file}, line {cause.source.line})" if cause.source and not cause.source.shows else ""
     return what, f"{cause.id}: {cause.evidence}{where}."
 

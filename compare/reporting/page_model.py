@@ -27,7 +27,7 @@ from compare.reporting.page_tables import (
     seed_columns,
 )
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import advice_on_numbers, only_of_reporting, truth_sentence, where
+from compare.reporting.sentences import advice_on_numbers, only_beside, truth_sentence, where
 from compare.verdict.model import Comparison
 from compare.verdict.outcomes import ALIKE, DIFFERENT
 
@@ -178,7 +178,7 @@ def _where(first: Comparison | None) -> tuple[str, str]:
 def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
     if first is None:
         return "Not known yet", ""
-    if first.causes:
+    if first.causes and not (first.evidence and only_beside(first)):
         listed = ", ".join(dict.fromkeys(cause.id for cause in first.causes))
         sides = dict.fromkeys(cause.side for cause in first.causes if cause.side)
         more = f"in {' and '.join(sides)}" if sides else ""
@@ -192,7 +192,7 @@ def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
                 lines.setdefault(cause.source.file, []).append(str(cause.source.line))
         places = (f"{file} line{'s' * (len(each) > 1)} {' and '.join(each)}" for file, each in lines.items())
         more = ", ".join(filter(None, [more, *places]))
-        if only_of_reporting(first):
+        if only_beside(first):
             return "No known cause", f"of the reported numbers: {listed}"
         return listed, more
     if failure := first.failure:

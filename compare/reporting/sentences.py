@@ -7,6 +7,7 @@ from itertools import groupby
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
+from compare.check.step_values import STAGES
 from compare.naming import Code, did_you_mean, some
 from compare.records.logs import fit_name
 from compare.reporting.numbers import difference, differing_numbers
@@ -283,11 +284,11 @@ def _ranges(epochs: Sequence[int]) -> str:
 def causes(comparison: Comparison) -> list[str]:
     """The terminal lines on a comparison's causes with evidence and remedy, and on evidence that leads to no cause."""
     told = comparison.evidence or ()
-    first = not comparison.causes or only_of_reporting(comparison)
+    first = not comparison.causes or only_beside(comparison)
     lines = [f"  evidence: {text}." for text in told if first]
     for cause in comparison.causes:
-        of = ", of the reported numbers only" if of_numbers(comparison, cause) else ""
-        lines += [f"  cause: {cause.label}{of}: {cause.evidence}."]
+        of = beside(comparison, cause)
+        lines += [f"  cause: {cause.label}{f', {of}' if of else ''}: {cause.evidence}."]
         source, advice = cause.source, cause.remedy.splitlines()
         if source is not None and source.instead:
             advice = [f"at {source.file}:{source.line}:", f"- {source.text}", f"+ {source.instead}"]
@@ -320,9 +321,20 @@ def of_numbers(comparison: Comparison, cause: Finding) -> bool:
     return comparison.training.verdict == DIFFERENT and known is not None and known.kind == REPORTING
 
 
-def only_of_reporting(comparison: Comparison) -> bool:
-    """Whether weights differ, and every cause that is named is one of reported numbers."""
-    return bool(comparison.causes) and all(of_numbers(comparison, cause) for cause in comparison.causes)
+def beside(comparison: Comparison, cause: Finding) -> str:
+    """Of what a cause is that does not explain where weights first differ; empty if it may explain that."""
+    if of_numbers(comparison, cause):
+        return "of the reported numbers only"
+    first, known = comparison.training.first_difference, CATALOGUE.get(cause.id)
+    if first is None or known is None or not known.stages or not comparison.evidence or first.stage not in STAGES:
+        return ""
+    later = min(map(STAGES.index, known.stages)) > STAGES.index(first.stage)
+    return "of a later stage" if later else ""
+
+
+def only_beside(comparison: Comparison) -> bool:
+    """Whether no cause that is named explains where weights first differ."""
+    return bool(comparison.causes) and all(beside(comparison, cause) for cause in comparison.causes)
 
 
 def advice_on_numbers(comparison: Comparison) -> str:

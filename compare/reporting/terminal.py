@@ -25,7 +25,7 @@ from compare.reporting.sentences import (
     causes,
     misnamed,
     more_may_follow,
-    only_of_reporting,
+    only_beside,
     sentence,
     silent,
     stops,
@@ -344,8 +344,8 @@ def headline(worst: Comparison) -> list[str]:
 
 
 def _leading(worst: Comparison) -> Sequence[Finding]:
-    """The first cause; none where weights differ, and the cause is one of reported numbers."""
-    return () if only_of_reporting(worst) else worst.causes[:1]
+    """The first cause; none where no cause explains why weights first differ."""
+    return () if only_beside(worst) else worst.causes[:1]
 
 
 def in_short(verdict: Verdict, options: str) -> str:
