@@ -19,8 +19,11 @@ import compare.check
 from compare.check import NotApplicable
 from compare.check.batches import UserRun
 from compare.check.causes import CATALOGUE
+from compare.check.causes.base import Variant
 from compare.check.causes.optimizer import FORMULAS
+from compare.check.judgement import Judgement
 from compare.check.measurement import Measurement
+from compare.check.search import Explanation
 from compare.check.used import ALONE, AVERAGES, SCRIPT, SCRIPT_ALONE, SETS_RATE, Used
 from compare.check.words import TEXTS, said
 from compare.reporting.terminal import as_text
@@ -66,6 +69,17 @@ def test_each_kind_of_measurement_has_a_sentence_and_each_sentence_is_used():
     others = {kind for kind in TEXTS if f'"{kind}"' in "".join(files).replace(f'"{kind}":', "")}
     losses = {f"script-{id}" for id in CATALOGUE} | {f"reported-{id}" for id in CATALOGUE}
     assert kinds <= set(TEXTS) and set(TEXTS) <= kinds | formulas | others | losses
+
+
+def test_a_cause_of_several_numbers_names_them_all():
+    cause, judgement = CATALOGUE["loss-averaged-over-batches"], Judgement()
+    for metric in ("loss", "accuracy", "val_loss"):
+        variant = Variant({"per": "batches"}, Measurement.of("mean-over-batches"))
+        judgement.add_explanation([Explanation(None, ((cause, variant),), 1e-8)], 0.5, "metric", metric=metric)
+    seen = judgement.causes[cause.id].but(metric="loss")
+    assert said(seen).endswith("; this explains loss to a relative error of 1.0e-08 (0.5 without it); it explains "
+                               "accuracy and val_loss, too")  # fmt: skip
+    assert cause.found("loop", seen).metrics == ["loss", "accuracy", "val_loss"]
 
 
 def test_a_measurement_is_numbers_in_json_and_a_sentence_for_people():

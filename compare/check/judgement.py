@@ -100,7 +100,9 @@ class Judgement:
         if len(explanations) == 1:
             for cause, variant in explanations[0].causes:
                 fit = {"residual": explanations[0].residual, "otherwise": right}
-                self.causes.setdefault(cause.id, variant.evidence.but(**of, **fit))
+                known = self.causes.setdefault(cause.id, variant.evidence.but(**of, **fit)).quantities
+                if metric and known.get("metric") not in (None, metric):
+                    self.causes[cause.id] = self.causes[cause.id].but(also=[*known.get("also", ()), metric])
                 if variant.remedy:
                     self.remedies.setdefault(cause.id, variant.remedy)
             return True

@@ -45,6 +45,7 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "since_step": lambda text, q: f"from step {q['since_step']} (epoch {q['since_epoch']}) on, {text}",
     "own_data": lambda text, q: f"the loop does not use run.train_dataset: {text}",
     "explains": _explained,
+    "also": lambda text, q: SENTENCES.format("{text}; it explains {also:and}, too", text=text, also=q["also"]),
     "as_with": lambda text, q: f"as with {q['as_with']}: {text}; but the {' and '.join(q['agrees'])} agrees",
     "right_loss": lambda text, q: _losses(**q) + text,
     "line": lambda text, q: f"{text} ({q['line']})",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from compare.naming import shown_path
@@ -72,9 +73,10 @@ class Finding:
     def metrics(self) -> list[str]:
         """The reported numbers that it concerns, as far as they were measured."""
         names = (
-            name for part in self._parts for name in (*part.get("metrics", ()), *filter(None, [part.get("metric")]))
+            [*part.get("metrics", ()), *filter(None, [part.get("metric")]), *part.get("also", ())]
+            for part in self._parts
         )
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(chain.from_iterable(names)))
 
     @property
     def divided(self) -> str:
