@@ -1876,7 +1876,7 @@ def test_numbers_are_of_training_or_of_validation_by_the_time_of_their_updates_w
     ends = [3, 6]
 
     def compared_with(**logs: float) -> list[str]:
-        like = SimpleNamespace(epochs=[SimpleNamespace(logs=logs)])
+        like = SimpleNamespace(fit={}, epochs=[SimpleNamespace(logs=logs)])
         return [sorted(numbers) for numbers, _ in logs_by_epoch(trace, ends, like).values()][1]
 
     training, validation = when in ("every step", "both", "twice"), when != "every step"
@@ -1939,7 +1939,7 @@ def test_a_mean_of_the_loss_whose_gradient_is_taken_is_compared_whatever_its_nam
 
     trace = only(watch(script))
     assert [each.of_loss for each in trace.reported[-3:]] == [True, True, False]
-    like = SimpleNamespace(epochs=[SimpleNamespace(logs={"loss": 1e6}, steps=3)])
+    like = SimpleNamespace(fit={}, epochs=[SimpleNamespace(logs={"loss": 1e6}, steps=3)])
     logs, _ = logs_by_epoch(trace, [3], like)[1]
     assert list(logs) == ["loss"] and logs["loss"] in [each.value for each in trace.reported[-3:-1]]
 
