@@ -56,7 +56,9 @@ def line_of(text, part):
         ("self.losses.append(loss)", "np.average(self.losses, weights=sizes)"),
         ("total += loss.numpy()", "total += loss.numpy() * len(y)"),
         ("total += loss", "total += loss * len(y)"),
+        ("total += float(loss.numpy())", "total += float(loss.numpy()) * len(y)"),
         ("total += a + b", ""),
+        ("total += f(a) + g(b)", ""),
         ("train_loss(loss)", ""),
     ],
 )

@@ -26,22 +26,19 @@ def read_baseline(folder: Path) -> RunJson:
         raise RequestError(f"--baseline {shown_path(folder)}: {error}") from None
 
 
-def refuse_baseline(session: Session, known: Mapping[str, Any]) -> None:
+def refuse_baseline(session: Session, run: RunJson, known: Mapping[str, Any]) -> None:
     """Refuse a baseline that cannot be compared, and say what differs.
 
     Args:
+        run: what is known of the baseline's run.
         known: what is known of this run before training, as for ``run.json``.
     """
-    folder = session.options.baseline
-    if folder is None:
-        return
-    run = read_baseline(folder)
     try:
-        records = [each for each in read_records(folder) if each.trainer in session.trainers]
+        records = [each for each in read_records(run.folder) if each.trainer in session.trainers]
         for why in _differences(session, known, run, records):
             raise RequestError(why)
     except RequestError as error:
-        raise RequestError(f"--baseline {shown_path(folder)}: {error}") from None
+        raise RequestError(f"--baseline {shown_path(run.folder)}: {error}") from None
 
 
 def _differences(session: Session, known: Mapping[str, Any], run: RunJson, records: Sequence[Record]) -> Iterator[str]:

@@ -275,8 +275,8 @@ def _train_and_judge(options: Trained, folder: Path, console: Console, executor:
 
 def _prepare(options: Trained, folder: Path, console: Console, executor: Executor | None) -> Session:
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
-    if options.baseline is not None:
-        read_baseline(options.baseline)  # before anything takes long
+    # One of scripts or logs is refused before anything takes long.
+    baseline = None if options.baseline is None else read_baseline(options.baseline)
     threads = worker_of(options, folder).threads if isinstance(options, Training) and options.parallel else 0
     session = Session.begin(options, RunJson.read(folder), console, threads)
     if executor is not None:
@@ -289,7 +289,8 @@ def _prepare(options: Trained, folder: Path, console: Console, executor: Executo
     run, known = session.run, before_training(session)
     if options.resume:
         refuse_changes(run.content(), known)
-    refuse_baseline(session, known)
+    if baseline is not None:
+        refuse_baseline(session, baseline, known)
     problems = preflight_problems(session)
     for problem in problems:
         if problem.severity == preflight.REFUSED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -166,11 +166,16 @@ def _shares(seen: CloseUp, sums: Sequence[float]) -> int:
     return 1 if any(same(each, total) for each in seen.summed for total in sums) else _replicas(seen)
 
 
+def _steps_by_epoch(ends: Sequence[int]) -> Iterator[tuple[int, range]]:
+    """The epochs, from 1, with the numbers of their steps."""
+    for epoch, (begin, end) in enumerate(pairwise((0, *ends)), start=1):
+        yield epoch, range(begin + 1, end + 1)
+
+
 def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
     """The losses of every epoch whose steps were all seen, given the number of steps at its end."""
-    losses, begin = {}, 0
-    for epoch, end in enumerate(ends, start=1):
-        steps = range(begin + 1, end + 1)
+    losses = {}
+    for epoch, steps in _steps_by_epoch(ends):
         values = [loss_of(seen, step) for step in steps]
         # An input may be the same for all examples, such as the matrix of a graph.
         examples = [len(example_rows(seen, step) or seen.rows(step, "targets")) for step in steps]
@@ -187,7 +192,6 @@ def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
                 shares=_shares(seen, known[:1]),
                 divided="train" in seen.divided,
             )
-        begin = end
     return losses
 
 
@@ -233,15 +237,10 @@ def name_reporting(
 def name_own_losses(
     side: Record, losses: Mapping[int, Losses], validation: Mapping[int, Losses], used: Used
 ) -> list[Finding]:
-    """The causes of other reported losses than those of the side's own steps and its own validation.
-
-    Only epochs count of which all of them were seen.
-    """
+    """The causes of other reported losses than those of the side's own steps and its own validation."""
     found: list[Named] = []
     for key, known in (("loss", losses), ("val_loss", {at: each for at, each in validation.items() if each.values})):
-        seen = replace(side, logs={epoch: logs for epoch, logs in side.logs.items() if epoch in known})
-        own = replace(side, logs={epoch: {key: each.mean} for epoch, each in known.items()})
-        found += _of_loss(key, own, seen, known)
+        found += _of_own(key, side, known)
     return _together(found, side, used)
 
 
@@ -256,22 +255,17 @@ def name_own_accuracies(
     """The causes of other accuracies of training than those of the side's own predictions in each step."""
     found: list[Named] = []
     for key in filter(is_training_accuracy, names):
-        for known in _correct_by_epoch(seen, ends):
-            reported = replace(side, logs={epoch: logs for epoch, logs in side.logs.items() if epoch in known})
-            own = replace(side, logs={epoch: {key: each.mean} for epoch, each in known.items()})
-            if named := _of_loss(key, own, reported, known):
-                found += named
-                break
+        named = (_of_own(key, side, known) for known in _correct_by_epoch(seen, ends))
+        found += next(filter(None, named), [])
     return _together(found, side, used)
 
 
 def _correct_by_epoch(seen: CloseUp, ends: Sequence[int]) -> Iterator[dict[int, Losses]]:
     """The share of right predictions of each batch, for classes, and for probabilities or logits of one label."""
-    begins = [0, *ends[:-1]]
     for threshold in (None, 0.5, 0.0):
         found = {}
-        for epoch, (begin, end) in enumerate(zip(begins, ends, strict=True), start=1):
-            batches = [_correct(seen, step, threshold) for step in range(begin + 1, end + 1)]
+        for epoch, steps in _steps_by_epoch(ends):
+            batches = [_correct(seen, step, threshold) for step in steps]
             known = [each for each in batches if each is not None and len(each)]
             if known and len(known) == len(batches):
                 found[epoch] = Losses([float(each.mean()) for each in known], list(map(len, known)))
@@ -310,6 +304,13 @@ def _together(found: Sequence[Named], side: Record, used: Used) -> list[Finding]
     for cause, seen in found:
         causes.setdefault(cause, []).append(seen)
     return [CATALOGUE[id].found(side.trainer, Measurement.all(parts), used=used) for id, parts in causes.items()]
+
+
+def _of_own(key: str, side: Record, known: Mapping[int, Losses]) -> list[Named]:
+    """Why a number is another than the mean of what its own side was seen to have, in the epochs of which all was."""
+    reported = replace(side, logs={epoch: logs for epoch, logs in side.logs.items() if epoch in known})
+    own = replace(side, logs={epoch: {key: each.mean} for epoch, each in known.items()})
+    return _of_loss(key, own, reported, known)
 
 
 def _of_loss(key: str, reference: Record, candidate: Record, losses: Mapping[int, Losses]) -> list[Named]:
@@ -380,9 +381,8 @@ def evidence_on_numbers(
 
 def _share_of_pairs(seen: CloseUp, ends: Sequence[int], epoch: int, threshold: float, power: int) -> float | None:
     """The share of equal pairs among all pairs of a label and a prediction of each batch, the mean over an epoch."""
-    begin = ends[epoch - 2] if epoch > 1 else 0
     shares, weights = [], []
-    for step in range(begin + 1, ends[epoch - 1] + 1) if epoch <= len(ends) else ():
+    for step in dict(_steps_by_epoch(ends)).get(epoch, ()):
         for event in seen.of(step, "targets"):
             one = event.arrays and (event.info["true"], event.info["predicted"]) == (1, 1)
             if not one or event.arrays[1].shape[1:] != (1,):

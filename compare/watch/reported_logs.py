@@ -191,12 +191,14 @@ def _wanted(like: Trace, ends: Sequence[float]) -> list[Reported]:
     """What ``fit`` reports in its first epoch; without fit, what a loop does, each name once."""
     if like.epochs:
         of_fit = like.epochs[0].logs.items()
-        kinds = like.fit.get("metrics", {}).items()  # the numbers of an output begin with its name
+        kinds = like.fit.get("metrics", {}).items()
+
+        def kind_of(name: str) -> str:  # the numbers of an output begin with its name
+            return next((kind for metric, kind in kinds if f"_{name}".endswith(f"_{metric}")), "")
+
         return [
-            Reported(0, name, next((kind for metric, kind in kinds if f"_{name}".endswith(f"_{metric}")), ""), value,
-                     with_steps=not name.startswith("val_"))
-            for name, value in of_fit
-        ]  # fmt: skip
+            Reported(0, name, kind_of(name), value, with_steps=not name.startswith("val_")) for name, value in of_fit
+        ]
     last = reversed(_last_of_epoch(_of_two_uses(like.reported, ends, like), 0, ends[0]))
     by_name = {each.name.lower(): each for each in last}
     return [replace(each, name=name) for name, each in by_name.items()]

@@ -16,11 +16,6 @@ FEW = 100
 """How many predictions of an example are kept of every step."""
 
 
-def is_column(values: Any) -> bool:
-    """Whether the shape is [n, 1]."""
-    return len(values.shape) == 2 and values.shape[1] == 1
-
-
 def are_few(values: Any) -> bool:
     """Whether the shape is [n, m], as of the predictions of some classes, of which each step can be kept."""
     return len(values.shape) == 2 and values.shape[1] <= FEW

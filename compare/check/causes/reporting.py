@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.check.causes.base import NOT_TRAINING, REPORTING, Cause, Measurement, Variant
+from compare.check.causes.base import ARGUMENT, NOT_TRAINING, REPORTING, Cause, Measurement, Variant
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import CLOSE, same
 from compare.check.used import ALONE, DIVIDED, OWN_STEP, SCRIPT
@@ -278,7 +278,9 @@ CAUSES = (
         remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
         by_hand={
             r"([\w.]+)\.append\(.*\)": r"np.average(\1, weights=sizes)  # sizes: of each batch the number of examples",
-            r"([\w.]+) \+= (.*\)|[\w.]+)": r"\1 += \2 * len(y)  # and at the end, divide by the number of examples",
+            rf"([\w.]+) \+= ([\w.]+(?:\({ARGUMENT}?\))?)": (
+                r"\1 += \2 * len(y)  # and at the end, divide by the number of examples"
+            ),
         },
         formula=_per_batch,
     ),
