@@ -390,7 +390,24 @@ def test_predictions_in_place_of_the_labels_are_a_hint() -> None:
         given = replace(sides(other), close_ups=(right, other))
         found = [each for each in hints(Located(STEP, "loss"), given) if each.kind == "predictions-as-labels"]
         assert [each.quantities["side"] for each in found] == [side] * bool(side)
-        assert locate(right, other, [], STEP, []).of("examples").equal, "they are those of the examples all the same"
+
+
+def test_labels_that_are_given_as_predictions_are_those_of_the_examples_all_the_same() -> None:
+    def given(close_up: CloseUp, *, swapped: bool) -> CloseUp:
+        def targets(event: Event) -> Event:
+            labels, predictions = np.zeros_like(event.arrays[1]), event.arrays[1]
+            rows = tuple(row + swapped for row in event.rows)
+            return replace(event, arrays=[predictions, labels][:: 1 if swapped else -1], rows=rows)
+
+        return changed(close_up, "targets", targets)
+
+    right, turned = (given(RIGHT, swapped=swapped) for swapped in (False, True))
+    other = changed(
+        right, "targets", lambda e: replace(e, arrays=[e.arrays[0] + 1, e.arrays[1]], rows=turned.rows(STEP, "targets"))
+    )
+    for one, two, equal in ((right, turned, True), (turned, right, True), (right, other, False)):
+        examples = locate(one, two, [], STEP, []).of("examples")
+        assert examples is not None and examples.equal == equal
 
 
 def test_labels_that_equal_the_predictions_are_no_hint_where_these_are_given_in_their_own_place() -> None:

@@ -527,6 +527,8 @@ def test_validation_that_goes_on_with_the_state_of_training(second: float, cause
     going_on = of("loop", epochs[0], (0.6 * 0.6 + 0.4 * 0.75, 0.9), (0.6 * 0.7 + 0.4 * 0.9 + second - 0.72, 0.95))
     found = name_reporting(of("fit", *epochs), going_on)
     assert [(each.id, each.measurements["metrics"]) for each in found] == [(cause, ["accuracy"]) for cause in causes]
+    going_on.logs[1]["accuracy"] += 0.01  # in the first epoch there is no validation before
+    assert name_reporting(of("fit", *epochs), going_on) == []
 
 
 def test_a_reference_whose_metrics_go_on_counting_is_named() -> None:

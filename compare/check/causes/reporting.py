@@ -178,7 +178,7 @@ def mixed(reference: Record, candidate: Record, part: str) -> list[str]:
     """The numbers of training ("train") or of validation that also contain those of the other, as large a part of each.
 
     Training contains the validation of the epoch before, of which the first has none; validation contains the training
-    of its own epoch. Numbers that are the same in every epoch say nothing.
+    of its own epoch. Numbers that are the same in every epoch count once.
     """
     parts: dict[str, dict[tuple[float, float], float]] = {}  # by both means, which part of the distance is made
     elsewhere = set[str]()
@@ -193,7 +193,7 @@ def mixed(reference: Record, candidate: Record, part: str) -> list[str]:
                 parts.setdefault(name, {})[right[name], contained] = share
             elif not same(right[name], other[name]):
                 elsewhere.add(name)
-    known = {name: [*each.values()] for name, each in parts.items() if name not in elsewhere and len(each) > 1}
+    known = {name: [*each.values()] for name, each in parts.items() if name not in elsewhere}
     shares = [share for each in known.values() for share in each if abs(share) > CLOSE]
     if len(shares) < 2 or not 0 < min(shares) <= max(shares) < 1 or np.ptp(shares) > 1e-3 * max(shares):
         return []
