@@ -236,7 +236,11 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     ([*AGAINST_OLD, "--batch-size", "5"], nothing, "its global batch has 10 examples, not 5"),
     ([*AGAINST_OLD, "--train-examples", "30"], nothing, "its 40 training examples are not the 30 of this comparison"),
     (AGAINST_OLD, task("default_rng(0)", "default_rng(1)"), "its 40 training examples are not the 40"),
-    (AGAINST_OLD, task("layers.Dense(2)", "layers.Dense(2, use_bias=False)"), "it has trained a model with other"),
+    (
+        AGAINST_OLD,
+        task("layers.Dense(2)", "layers.Dense(2, use_bias=False)"),
+        "Dense dense has use_bias=False instead of",
+    ),
     (AGAINST_OLD, unfinished, "its loop has not finished: continue it with --resume, or leave loop out here"),
     (["--baseline", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
     (["--baseline", LONG], nothing, "a folder with a metrics.csv"),

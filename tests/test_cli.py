@@ -477,6 +477,11 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
             "a.py: no such subcommand; there are check, scripts, logs; did you mean scripts a.py b.py? (see --help)",
         ),
         (
+            ["a.py", "--epochs", "2"],
+            "a.py: no such subcommand; there are check, scripts, logs; did you mean --experiment a.py, or scripts "
+            "a.py? (see --help)",
+        ),
+        (
             ["scrips", "a.py", "b.py"],
             "scrips: no such subcommand; there are check, scripts, logs; did you mean scripts? (see --help)",
         ),

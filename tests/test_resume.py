@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -595,6 +596,13 @@ def test_changed_code_is_refused(tmp_path):
         resumed(str(task), tmp_path, epochs=2)
     task.write_text(TASK)
     assert resumed(str(task), tmp_path, epochs=2).verdict == "identical"
+
+
+def test_changed_settings_are_refused_also_where_no_file_tells(tensorflow, experiment, tmp_path):
+    interrupted(experiment, tmp_path, at=1)
+    faster = replace(experiment, build_optimizer=lambda: tensorflow.keras.optimizers.SGD(0.25))
+    with pytest.raises(compare.RequestError, match=r"SGD has .*=0.25 instead of .*, with which the run began"):
+        resumed(faster, tmp_path)
 
 
 def test_a_damaged_run_json_is_refused(experiment, begun, tmp_path):

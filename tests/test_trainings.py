@@ -49,6 +49,7 @@ from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
+from compare.engine.described import configuration_of
 from compare.engine.fingerprints import Fingerprinter
 from compare.engine.keras_generation import learning_rate
 from compare.patching import patch, undone
@@ -76,7 +77,7 @@ from compare.watch.trace import (
     read_traces,
     steps_made,
 )
-from compare.watch.trace_writer import TraceWriter, configuration_of
+from compare.watch.trace_writer import TraceWriter
 from compare.watch.training import Count
 from compare.watch.weights import weights_of
 

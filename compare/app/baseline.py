@@ -1,17 +1,22 @@
-"""Refuses, before training, a ``--baseline`` that has nothing to compare step by step with what is about to train."""
+"""Refuses, before training, a ``--baseline`` that cannot be compared step by step, and says what changed since it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compare.app.ready import Session
+from compare.check.changed import changed
+from compare.check.words import as_evidence, said
 from compare.errors import RequestError
 from compare.modes import Logs, Scripts
 from compare.naming import shown_path
 from compare.records import Record, read_records
 from compare.records.run_json import RunJson
+
+if TYPE_CHECKING:
+    from compare.engine.dry_run import TriedOut
 
 
 def read_baseline(folder: Path) -> RunJson:
@@ -26,17 +31,23 @@ def read_baseline(folder: Path) -> RunJson:
         raise RequestError(f"--baseline {shown_path(folder)}: {error}") from None
 
 
-def refuse_baseline(session: Session, run: RunJson, known: Mapping[str, Any]) -> None:
-    """Refuse a baseline that cannot be compared, and say what differs.
+def since_baseline(session: Session, run: RunJson, known: Mapping[str, Any], tried: TriedOut) -> dict[str, Any]:
+    """What has changed since a baseline, as ``RunJson.since_baseline``; refuses one that cannot be compared.
 
     Args:
         run: what is known of the baseline's run.
         known: what is known of this run before training, as for ``run.json``.
+        tried: what was seen of its experiment; nothing in a cluster.
     """
     try:
         records = [each for each in read_records(run.folder) if each.trainer in session.trainers]
         for why in _differences(session, known, run, records):
             raise RequestError(why)
+        seen = changed(known, run.content())
+        if tried.shapes and [each.shape for each in records[0].variables] != list(tried.shapes):
+            layers = "; ".join(map(said, seen))
+            raise RequestError(f"it has trained a model with other weights ({layers})")
+        return as_evidence(seen)
     except RequestError as error:
         raise RequestError(f"--baseline {shown_path(run.folder)}: {error}") from None
 
@@ -60,8 +71,3 @@ def _differences(session: Session, known: Mapping[str, Any], run: RunJson, recor
     batch, here = (each["global_batch_size"] for each in (run.strategy or known["strategy"], known["strategy"]))
     if batch != here:
         yield f"its global batch has {batch} examples, not {here}: change --batch-size"
-    if not options.spec.several_processes:
-        from compare.engine.dry_run import shapes  # noqa: PLC0415 (lazy)
-
-        if [each.shape for each in records[0].variables] != shapes(session.task):
-            yield "it has trained a model with other weights"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from platform import python_version
 from typing import Any, NoReturn
@@ -156,9 +157,10 @@ def _current(argument: str) -> str:
 
 def _no_subcommand(own: Sequence[str]) -> str:
     """What is wrong with a first argument that is no subcommand, and what was probably meant."""
-    files = [each for each in own if not each.startswith("-")]
+    files = [*takewhile(lambda each: not each.startswith("-"), own)]
     meant = did_you_mean(own[0], WORDS)
     for word, endings in (("scripts", (".py", ".ipynb")), ("logs", (".csv",))):
         if all(each.endswith(endings) for each in files):
-            meant = f"; did you mean {word} {' '.join(files)}?"
+            experiment = f"--experiment {files[0]}, or " if word == "scripts" and len(files) == 1 else ""
+            meant = f"; did you mean {experiment}{word} {' '.join(files)}?"
     return f"{shortened(own[0])}: no such subcommand; there are {', '.join(WORDS)}{meant} (see --help)"

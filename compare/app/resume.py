@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compare.check.changed import changed_settings
+from compare.check.words import said
 from compare.errors import RequestError
 from compare.naming import absolute
 from compare.option import flag
@@ -99,6 +101,8 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
                 raise RequestError(
                     f"{who}: {_named(part, name)} changed since the run began{values}: {restore}, or start another run"
                 )
+    for each in changed_settings(now, before, "this request"):
+        raise RequestError(f"{who}: {said(each)}, with which the run began: restore it, or start another run")
 
 
 def _same(recorded: Any, requested: Any, *, is_path: bool) -> bool:

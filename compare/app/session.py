@@ -12,7 +12,7 @@ from rich.console import Console
 
 from compare import signals
 from compare.app import cluster_session
-from compare.app.baseline import read_baseline, refuse_baseline
+from compare.app.baseline import read_baseline, since_baseline
 from compare.app.environments import refuse_flags
 from compare.app.parallel_trainers import (
     EarlyChecks,
@@ -37,6 +37,7 @@ from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import refuse_margins, shown_path
 from compare.options import as_json
 from compare.records import EPOCH_END, End, InitialWeights, RecordError, has_records, kept, recover
+from compare.records.codec import encode
 from compare.records.files import refuse_folder
 from compare.records.model import stem_of
 from compare.records.reader import sidecar_path
@@ -281,16 +282,16 @@ def _prepare(options: Trained, folder: Path, console: Console, executor: Executo
     session = Session.begin(options, RunJson.read(folder), console, threads)
     if executor is not None:
         load_elsewhere(executor, options, folder)
-    from compare.engine.dry_run import try_out  # noqa: PLC0415 (lazy)
+    from compare.engine.dry_run import TriedOut, try_out  # noqa: PLC0415 (lazy)
 
-    reported = () if options.spec.several_processes else try_out(session.task, options.trainers)
-    if isinstance(options, Study) and reported and options.trainers[0] in CALL_FIT:
-        refuse_margins(options.margin or (), next(iter(session.trainers)), reported)
-    run, known = session.run, before_training(session)
+    tried = TriedOut() if options.spec.several_processes else try_out(session.task, options.trainers)
+    if isinstance(options, Study) and tried.reported and options.trainers[0] in CALL_FIT:
+        refuse_margins(options.margin or (), next(iter(session.trainers)), tried.reported)
+    run, known = session.run, before_training(session) | {"settings": tried.settings}
     if options.resume:
         refuse_changes(run.content(), known)
     if baseline is not None:
-        refuse_baseline(session, baseline, known)
+        known["since_baseline"] = encode(since_baseline(session, baseline, known, tried))
     problems = preflight_problems(session)
     for problem in problems:
         if problem.severity == preflight.REFUSED:

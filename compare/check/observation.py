@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from compare.engine.described import configuration_of
 from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, rows_of, step_dtype
 from compare.verdict.exact import largest_gap
 from compare.watch.seen import CloseUp
 from compare.watch.trace import CLIPPING
-from compare.watch.trace_writer import configuration_of
 
 EPOCHS = range(1, 3)
 """The epochs that the check trains."""

@@ -66,7 +66,9 @@ NAMES = ("name", "module", "registered_name", "build_config", "seed", "batch_sha
 """Entries of a configuration that change no number, or are compared elsewhere."""
 
 
-def other_settings(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, list[Any]]:
+def other_settings(
+    own: Mapping[str, Any], right: Mapping[str, Any], *, initializers: bool = False
+) -> dict[str, list[Any]]:
     """The settings that both have with other values, the side's own first; objects inside, part by part.
 
     Versions of Keras write a configuration in other ways: an entry that one side lacks says nothing.
@@ -74,10 +76,10 @@ def other_settings(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str
     found: dict[str, list[Any]] = {}
     for name in own.keys() & right.keys() - set(NAMES):
         both = own[name], right[name]
-        if name.endswith("initializer"):
+        if name.endswith("initializer") and not initializers:
             continue  # what weights begin with is seen
         if isinstance(both[0], Mapping) and isinstance(both[1], Mapping):
-            inner = other_settings(*both)
+            inner = other_settings(*both, initializers=initializers)
             found |= {part if name == "config" else f"{name}.{part}": values for part, values in inner.items()}
         elif not _may_be_same(name, *both):
             found[name] = list(both)

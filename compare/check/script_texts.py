@@ -9,6 +9,7 @@ from compare.check.phrases import SENTENCES, SHARE
 from compare.check.stages import LEARNING_RATE
 from compare.check.step_values import INPUTS, PREDICTIONS, STATE
 from compare.naming import some
+from compare.records import shortest
 
 
 def _not_repeated(side: str, step: int, made: int, error: str = "") -> str:
@@ -84,7 +85,14 @@ def _value(setting: Any) -> str:
     if isinstance(setting, Mapping) and "class_name" in setting:
         options = dict(setting.get("config") or {})
         return f"{setting['class_name']}({', '.join(f'{key}={_value(value)}' for key, value in options.items())})"
-    return f"{setting:.10g}" if isinstance(setting, float) else str(setting)
+    return f"{float(shortest(setting)):.10g}" if isinstance(setting, float) else str(setting)
+
+
+def _known(value: Any) -> str:
+    """A value of a run, or the classes of its parts."""
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return "unset" if value in ("", None) else str(value)
 
 
 def _script_settings(
@@ -219,6 +227,11 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "script-schedule": "the learning rate is {expected:exact} in {other} ({schedule}), {learning_rate:exact} in {side}",
     "script-by-hand": _script_by_hand,
     "script-settings": _script_settings,
+    # Two runs
+    "changed": lambda side, what, now, then: f"{side} has {what} {_known(now)}, not {_known(then)}",
+    "changed-files": "{files:and} {files:has|have} changed since the recorded run",
+    "nothing-changed": "{same:and} are as in the recorded run: look for what changed in other files, or whether either "
+    "run can be repeated",
     "layer-settings": lambda layer, **q: _script_settings(optimizer=layer, **q),
     "script-kept-optimizer": "{side} begins with the weights of {other}, but with an {optimizer} at iteration "
     "{iterations:,}, not {expected:,}: it keeps the slots of the steps that it has made before",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from compare.engine.building import (
     refuse_shared,
     refuse_used,
 )
+from compare.engine.described import described, layers_of
 from compare.engine.input_pipeline import Data
 from compare.engine.metrics import metric_objects
 from compare.engine.run import TrainingTask
@@ -25,11 +27,23 @@ from compare.strategy_specs import CALL_FIT
 from compare.user_errors import describe, place_of
 
 
-def try_out(task: TrainingTask, trainers: Collection[Any]) -> list[str]:
-    """Builds the parts of the experiment and traces a step of ``fit`` with symbolic inputs.
+@dataclass(frozen=True)
+class TriedOut:
+    """What was seen of an experiment before training.
 
-    Returns:
-        The names of the numbers that ``fit`` reports; none if they cannot be known, as with callbacks.
+    Attributes:
+        settings: the classes and configurations of its model's layers, optimizer, loss and metrics, by part.
+        shapes: the shapes of the weights of the model, trainable ones first, as recorded.
+        reported: the names of the numbers that ``fit`` reports; none if they cannot be known, as with callbacks.
+    """
+
+    settings: dict[str, Any] | None = None
+    shapes: Sequence[tuple[int, ...]] = ()
+    reported: Sequence[str] = ()
+
+
+def try_out(task: TrainingTask, trainers: Collection[Any]) -> TriedOut:
+    """Builds the parts of the experiment and traces a step of ``fit`` with symbolic inputs.
 
     Args:
         trainers: the trainers, those of the toolkit by name. A step is traced only if one of them calls ``fit``, since
@@ -50,11 +64,17 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> list[str]:
         loss, _ = built(experiment, "build_loss"), built(experiment, "build_callbacks")
         metrics, weighted = metric_objects(experiment, model, task.train.spec)
         metric_objects(experiment, model, task.train.spec)  # which refuses the same ones
+        variables = *model.trainable_weights, *model.non_trainable_weights
+        parts = {"optimizer": optimizer, "loss": loss, "metrics": [metrics, weighted]}
+        made = {
+            part: [described(each) for each in tf.nest.flatten(own) if each is not None] for part, own in parts.items()
+        }
+        tried = TriedOut({"model": layers_of(model), **made}, [tuple(each.shape) for each in variables])
         if "train-step" in trainers:
             refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss
         if custom_step or not any(name in trainers for name in CALL_FIT):
-            return []
+            return tried
         weights = experiment.loss_weights
         try:
             model.compile(loss=loss, loss_weights=weights, metrics=metrics or None, weighted_metrics=weighted or None)
@@ -68,15 +88,9 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> list[str]:
                 "or set trainable = True"
             )
     if experiment.build_callbacks is not nothing:
-        return []
-    return [prefix + name for prefix, names in zip(("", "val_"), traced, strict=True) for name in names]
-
-
-def shapes(task: TrainingTask) -> list[tuple[int, ...]]:
-    """The shapes of the weights of the model, trainable ones first, as recorded."""
-    with own_policy(), task.strategy.scope():
-        model = _model(task)
-    return [tuple(variable.shape) for variable in (*model.trainable_weights, *model.non_trainable_weights)]
+        return tried
+    names = [prefix + name for prefix, named in zip(("", "val_"), traced, strict=True) for name in named]
+    return replace(tried, reported=names)
 
 
 def _model(task: TrainingTask) -> tf.keras.Model:

@@ -43,6 +43,7 @@ class RunJson:
         strategy: its name, class, devices, global batch size, and numbers of replicas and workers.
         data: the source of the data set, and the number of examples and the SHA-256 of each part.
         arithmetic: the floating-point type and variables of the environment that choose kernels; "" if one is not set.
+        settings: the classes and configurations of the model's layers, optimizer, loss and metrics, by part.
         started: when training started (ISO 8601, UTC).
         code: SHA-256 digests of this package and of the user's files, by name.
         resumed: the times at which the run was resumed (ISO 8601, UTC).
@@ -53,6 +54,7 @@ class RunJson:
             that is decided.
         study: how the trainings of a study were distributed.
         check: the findings of the short check by candidate, as in ``verdict.json``.
+        since_baseline: what has changed since the run named by ``--baseline``, as fields of a ``Comparison``.
         not_finite: by candidate, where in its step a value first is not finite on one side only.
         finished: when everything had been measured (ISO 8601, UTC).
         verdict_sha256: the checksum in ``verdict.json``; None if there is none yet.
@@ -76,6 +78,7 @@ class RunJson:
     machine: dict[str, Any] | None = None
     threads: dict[str, int] | None = None
     arithmetic: dict[str, str] | None = None
+    settings: dict[str, list[dict[str, Any]]] | None = None
     started: str | None = None
     code: dict[str, str] | None = None
     resumed: list[str] | None = None
@@ -85,6 +88,7 @@ class RunJson:
     parallel: dict[str, int] | None = None
     study: dict[str, Any] | None = None
     check: dict[str, Any] | None = None
+    since_baseline: dict[str, Any] | None = None
     not_finite: dict[str, dict[str, Any]] | None = None
     finished: str | None = None
     verdict_sha256: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -238,6 +239,9 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
             if run.status == INTERRUPTED:
                 found = replace(found, so_far=_so_far(pair, None if scripts else run.options["epochs"]))
             found = _with_check(found, pair.checked, scripts=scripts)
+            if found.against and found.verdict == DIFFERENT:
+                since: dict[str, Any] = {name: tuple(seen) for name, seen in (run.since_baseline or {}).items()}
+                found = replace(found, **since)
         comparisons.append(found)
     comparisons += [_unknown(what, reason) for what, reason in (run.unpaired or {}).items()]
     return Verdict.of(

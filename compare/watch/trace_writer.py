@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
+from compare.engine.described import described, layers_of
 from compare.records import replace_file, step_dtype, write_json
 from compare.watch.trace import ENOUGH, MADE_AT, MADE_WITH, UNSEEN, Measured
 
@@ -48,13 +46,11 @@ class TraceWriter:
 
     def optimizer(self, number: int, optimizer: Any, *, own: bool) -> None:
         """Records an optimizer that is used for the first time, and whether its class is the script's own."""
-        described = _described(optimizer, configuration_of(optimizer))
-        described |= {
+        self.content(number)["optimizers"].append(described(optimizer) | {
             "made": getattr(optimizer, MADE_AT, None),
             "own": own,
             "begins": getattr(optimizer, MADE_WITH, None),
-        }
-        self.content(number)["optimizers"].append(described)
+        })  # fmt: skip
 
     def begin(self, training: Any, fingerprint: Any, trained_by: str) -> None:
         """Records a training's variables, and its initial weights where they are known."""
@@ -62,11 +58,7 @@ class TraceWriter:
         content["trained_by"] = trained_by
         content["variables"] = tuple(fingerprint.variables)
         content["replicas"] = fingerprint.replicas
-        layers_of = getattr(training.root, "_flatten_layers", lambda **_: ())  # a variable's root has none
-        content["layers"] = [
-            {"name": layer.name, **_described(layer, _configuration_of_layer(layer))}
-            for layer in layers_of(include_self=False)
-        ]
+        content["layers"] = layers_of(training.root)
         self._trainings.append(training)
         if training.initial is not None:
             hashes, projections = fingerprint.of([[value] * fingerprint.replicas for value in training.initial])
@@ -110,8 +102,8 @@ class TraceWriter:
         training = next(each for each in self._trainings if each.number == number)
         of_script = {name: getattr(self, name) for name in OF_SCRIPT}
         of_training = {name: getattr(training, name) for name in OF_TRAINING} | {"model": training.name}
-        for described, optimizer in zip(self.content(number)["optimizers"], training.described, strict=False):
-            described["lr"] = None if described["own"] else _without_effect(optimizer)
+        for seen, optimizer in zip(self.content(number)["optimizers"], training.described, strict=False):
+            seen["lr"] = None if seen["own"] else _without_effect(optimizer)
         replace_file(self.folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
 
 
@@ -141,40 +133,3 @@ def pickled(content: Any) -> bytes:
             del sys.modules[PACKAGE.__name__]
         else:
             sys.modules[PACKAGE.__name__] = of_script
-
-
-def _described(thing: Any, configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """The class and the configuration of an optimizer or layer, in plain values."""
-    return {"class": type(thing).__name__, "config": json.loads(json.dumps(configuration, default=_plain))}
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of NumPy's as Python's; anything else in words."""
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else repr(value)
-
-
-def _configuration_of_layer(layer: Any) -> dict[str, Any]:
-    """A layer's configuration; of one without ``get_config``, its plain attributes."""
-    try:
-        return dict(layer.get_config())
-    except Exception:
-        return _plain_attributes(layer)
-
-
-def configuration_of(optimizer: Any) -> dict[str, Any]:
-    """Returns an optimizer's configuration; what has no ``get_config`` is told by its plain attributes.
-
-    That is a schedule of the user's, or else the optimizer itself.
-    """
-    try:
-        return dict(optimizer.get_config())
-    except NotImplementedError:
-        schedule = optimizer._learning_rate
-        if not hasattr(schedule, "get_config"):
-            return _plain_attributes(optimizer)
-        with mock.patch.object(type(schedule), "get_config", _plain_attributes):
-            return dict(optimizer.get_config())
-
-
-def _plain_attributes(thing: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(thing).items() if isinstance(value, bool | int | float | str)}

@@ -178,10 +178,12 @@ def _begun(optimizer: Mapping[str, Any]) -> Any:
     return used if isinstance(used, Mapping) else optimizer.get("begins") or used
 
 
-def settings_apart(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, list[Any]]:
+def settings_apart(
+    own: Mapping[str, Any], right: Mapping[str, Any], *, initializers: bool = False
+) -> dict[str, list[Any]]:
     """The settings of an optimizer that differ, without those of averages of weights if none are kept."""
     averages = own.get("use_ema") or right.get("use_ema")
-    found = other_settings(own, right)
+    found = other_settings(own, right, initializers=initializers)
     return {key: both for key, both in found.items() if averages or not key.startswith("ema_")}
 
 

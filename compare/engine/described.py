@@ -1,0 +1,48 @@
+"""Layers, optimizers, losses and metrics in plain values: a class and its configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+
+def described(thing: Any) -> dict[str, Any]:
+    """The class and the configuration, in values that JSON has; of a function or a text, its name alone."""
+    if isinstance(thing, str) or not hasattr(thing, "get_config"):
+        name = thing if isinstance(thing, str) else getattr(thing, "__name__", type(thing).__name__)
+        return {"class": name, "config": {}}
+    return {"class": type(thing).__name__, "config": json.loads(json.dumps(configuration_of(thing), default=_plain))}
+
+
+def layers_of(model: Any) -> list[dict[str, Any]]:
+    """The layers of a model, each with its name; none of what has no layers, such as a variable's root."""
+    flatten = getattr(model, "_flatten_layers", lambda **_: ())
+    return [{"name": layer.name, **described(layer)} for layer in flatten(include_self=False)]
+
+
+def configuration_of(thing: Any) -> dict[str, Any]:
+    """The configuration of a layer or an optimizer; what has no ``get_config`` is told by its plain attributes.
+
+    That is a schedule of the user's, or else the thing itself.
+    """
+    try:
+        return dict(thing.get_config())
+    except Exception:
+        schedule = getattr(thing, "_learning_rate", None)
+        if not hasattr(schedule, "get_config"):
+            return _plain_attributes(thing)
+        with mock.patch.object(type(schedule), "get_config", _plain_attributes):
+            return dict(thing.get_config())
+
+
+def _plain_attributes(thing: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(thing).items() if isinstance(value, bool | int | float | str)}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy's as Python's; anything else in words, without its address in memory."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else re.sub(r" at 0x\w+", "", repr(value))

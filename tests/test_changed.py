@@ -1,0 +1,97 @@
+"""What has changed between two runs: said of a baseline whose weights are others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tasks
+from eager import Eager, run
+
+from compare.check.changed import changed
+from compare.check.words import said
+
+
+class Second(Eager):
+    name = "second"
+
+
+LAYERS = [{"name": "dense", "class": "Dense", "config": {"units": 2, "kernel_initializer": {"class_name": "Zeros"}}}]
+RUN = {
+    "options": {"jit": False, "seed": 0},
+    "versions": {"tensorflow": "2.21.0"},
+    "threads": {"used": 2},
+    "arithmetic": {"XLA_FLAGS": ""},
+    "strategy": {"name": "mirrored", "replicas": 1, "devices": ["CPU:0"], "global_batch_size": 64},
+    "code": {"compare": "a", "own/task.py": "b"},
+    "settings": {"model": LAYERS, "optimizer": [{"class": "SGD", "config": {"learning_rate": 0.1}}], "loss": []},
+}
+
+
+def settings(**parts: Any) -> dict[str, Any]:
+    return {**RUN["settings"], **parts}
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        ({"options": {"jit": True, "seed": 1}}, ["this run has --jit True, not False"]),
+        ({"versions": {"tensorflow": "2.22.0", "keras": "4"}}, ["this run has tensorflow 2.22.0, not 2.21.0"]),
+        ({"arithmetic": {"XLA_FLAGS": "--x"}}, ["this run has XLA_FLAGS --x, not unset"]),
+        ({"threads": {"used": 4}}, ["this run has threads (used) 4, not 2"]),
+        (
+            {"strategy": {"name": "default", "replicas": 2, "devices": ["CPU:0", "CPU:1"], "global_batch_size": 32}},
+            ["this run has strategy (replicas) 2, not 1"],
+        ),
+        ({"code": {"compare": "a", "own/task.py": "c"}}, ["task.py has changed since the recorded run"]),
+        (
+            {"code": {"compare": "b", "own/task.py": "c", "new.py": "d"}},
+            ["fit-vs-loop and task.py have changed since the recorded run"],
+        ),
+        (
+            {"settings": settings(optimizer=[{"class": "SGD", "config": {"learning_rate": 0.2, "name": "s"}}])},
+            ["this run's SGD has learning_rate=0.2 instead of 0.1"],
+        ),
+        (
+            {"settings": settings(optimizer=[{"class": "Adam", "config": {"learning_rate": 0.2}}])},
+            ["this run has the optimizer Adam, not SGD"],
+        ),
+        (
+            {"settings": settings(model=[*LAYERS, {"name": "dropout", "class": "Dropout", "config": {}}])},
+            ["this run has the layers Dense, Dropout, not Dense"],
+        ),
+        (
+            {"settings": settings(model=[LAYERS[0] | {"name": "dense_1", "config": {"units": 3}}])},
+            ["this run's Dense dense_1 has units=3 instead of 2"],
+        ),
+        (
+            {"settings": settings(model=[LAYERS[0] | {"config": {"kernel_initializer": {"class_name": "Ones"}}}])},
+            ["this run's Dense dense has kernel_initializer.class_name=Ones instead of Zeros"],
+        ),
+        ({"settings": settings(loss=[{"class": "mse", "config": {}}])}, ["this run has the loss mse, not none"]),
+        ({}, ["settings, versions, fit-vs-loop and task.py are as in the recorded run"]),
+    ],
+)
+def test_what_has_changed_is_said(now: dict[str, Any], told: list[str]) -> None:
+    found = [said(each) for each in changed({**RUN, **now}, RUN)]
+    assert [each[: len(part)] for each, part in zip(found, told, strict=True)] == told
+
+
+def test_of_a_run_of_an_earlier_version_settings_are_not_called_equal() -> None:
+    (found,) = changed(RUN, {name: value for name, value in RUN.items() if name != "settings"})
+    assert said(found).startswith("versions, fit-vs-loop and task.py are as in the recorded run")
+
+
+def test_a_baseline_with_other_weights_is_told_with_what_has_changed(tensorflow: Any, tmp_path: Any) -> None:
+    experiment = tasks.experiment()
+    keras = tensorflow.keras
+    trainers = Eager(), Second()
+    slower = replace(experiment, build_optimizer=lambda: keras.optimizers.SGD(0.0625))
+    run(slower, tmp_path, trainers, epochs=1, name="old")
+    same = run(slower, tmp_path, trainers, epochs=1, name="same", baseline=tmp_path / "old")
+    assert same.verdict == "identical" and not same.evidence
+    other = replace(slower, build_optimizer=lambda: keras.optimizers.SGD(0.125))
+    result = run(other, tmp_path, trainers, epochs=1, name="new", baseline=tmp_path / "old")
+    assert result.verdict == "different"
+    assert set(result.evidence) == {"this run's SGD has learning_rate=0.125 instead of 0.0625"}
