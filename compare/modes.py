@@ -252,8 +252,8 @@ class Scripts(Files, Replicas, StepByStep):
         super()._refuse()
         if not 0 < len(self.scripts) < 3:
             raise RequestError(
-                f"--scripts takes one script or two, not {len(self.scripts)}; for more, run it once for each: "
-                'for each in *.py; do fit-vs-loop scripts FIT.py "$each"; done'
+                f"scripts takes one script or two, not {len(self.scripts)}; for more, run it once for each: "
+                'for each in loops/*.py; do fit-vs-loop scripts FIT.py "$each"; done'
             )
         if len(self.python) > 2:
             raise RequestError(f"--python takes one interpreter for both sides or one for each, not {len(self.python)}")

@@ -239,7 +239,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (
         AGAINST_OLD,
         task("layers.Dense(2)", "layers.Dense(2, use_bias=False)"),
-        "Dense dense has use_bias=False instead of",
+        "this run's layer 2 (Dense) has use_bias=False",
     ),
     (AGAINST_OLD, unfinished, "its loop has not finished: continue it with --resume, or leave loop out here"),
     (["--baseline", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),

@@ -63,11 +63,11 @@ def settings(**parts: Any) -> dict[str, Any]:
         ),
         (
             {"settings": settings(model=[LAYERS[0] | {"name": "dense_1", "config": {"units": 3}}])},
-            ["this run's Dense dense_1 has units=3 instead of 2"],
+            ["this run's layer 1 (Dense) has units=3 instead of 2"],
         ),
         (
             {"settings": settings(model=[LAYERS[0] | {"config": {"kernel_initializer": {"class_name": "Ones"}}}])},
-            ["this run's Dense dense has kernel_initializer.class_name=Ones instead of Zeros"],
+            ["this run's layer 1 (Dense) has kernel_initializer.class_name=Ones instead of Zeros"],
         ),
         ({"settings": settings(loss=[{"class": "mse", "config": {}}])}, ["this run has the loss mse, not none"]),
         ({}, ["settings, versions, fit-vs-loop and task.py are as in the recorded run"]),

@@ -280,7 +280,8 @@ def test_an_unedited_loop_trains_like_fit(tmp_path: Path) -> None:
     assert (verdict["scope"], verdict["reference"], entry["candidate"]) == ("scripts", "my_fit", "my_loop")
     assert verdict["made_alike"] == ["seeds", "weights", "order"]
     assert entry["verdict"] == "alike" and entry["causes"] == []
-    assert entry["training"]["first_difference"]["step"] == 16, "the short batch, whose static shape the loop knows"
+    # The short batch, whose static shape the loop knows; on some processors, each batch's shape decides on a kernel.
+    assert entry["training"]["first_difference"]["step"] in (1, 16)
     assert entry["training"]["steps_compared"] == 32
     # The loop's metrics have names of their own, and are paired with fit's by what they measure.
     assert set(entry["reporting"]["metrics"]) >= {"loss", "accuracy", "val_accuracy"}
@@ -290,6 +291,44 @@ def test_an_unedited_loop_trains_like_fit(tmp_path: Path) -> None:
     for name in ("run.json", "report.html", "comparison.png"):
         assert (tmp_path / "run" / name).exists()
     assert not (SCRIPTS / "__pycache__").exists(), "nothing is written to the scripts' folder"
+
+
+def test_another_weight_decay_is_no_rounding_however_little_it_changes(tmp_path: Path) -> None:
+    """One step moves a weight by 8 units in the last place more: less than 100 times the effect of rounding."""
+    (tmp_path / "task.py").write_text(DECAYING)
+    for name, decay in (("strong", 0.0045), ("weak", 0.004)):
+        (tmp_path / f"{name}.py").write_text(f"from task import train\n\ntrain({decay})\n")
+    verdict, entry = compared(tmp_path, str(tmp_path / "strong.py"), str(tmp_path / "weak.py"))
+    assert verdict["verdict"] == "different"
+    (cause,) = entry["causes"]
+    assert cause["id"] == "optimizer-differs" and "weight_decay=0.004 instead of 0.0045" in cause["evidence"]
+
+
+DECAYING = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+random = np.random.default_rng(0)
+x, y = random.normal(size=(96, 8)).astype("float32"), random.integers(0, 3, 96)
+
+
+def train(decay):
+    layers = keras.layers
+    hidden = [layers.Dense(16), layers.BatchNormalization(), layers.ReLU()]
+    model = keras.Sequential([keras.Input((8,)), *hidden, layers.Dense(3)])
+    loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.AdamW(1e-3, weight_decay=decay)
+
+    @tf.function
+    def step(images, labels):
+        with tf.GradientTape() as tape:
+            loss = loss_fn(labels, model(images, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+
+    for i in range(0, 96, 16):
+        step(x[i : i + 16], y[i : i + 16])
+"""
 
 
 @pytest.mark.slow  # test_readme runs the same in the gate
@@ -427,11 +466,8 @@ def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
     for keep in ((), ("order",)):
         session: Any = Mock(names=["fit", "loop"], options=Mock(keep=keep))
         said = _shuffles_apart(session, traces)
-        assert len(said) == bool(way and not keep)
-        assert all(
-            each.endswith(f"how they shuffle is not compared: fit shuffles again in every epoch and {way}")
-            for each in said
-        )
+        assert len(said) == bool(way) and ("switched off" in "".join(said)) == bool(way and not keep)
+        assert all(each.endswith(f"fit shuffles again in every epoch and {way}") for each in said)
         by_fit = Mock(shuffles=[], fit={}, trained_by="fit with its own train_step")
         assert _shuffles_apart(session, [by_fit, of_loop]) == [], "how its fit was called is not known"
 
@@ -576,6 +612,13 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
             ", …) (wrong.py, line 2), and only the process that is started is watched; set what it sets before",
         ),
         ("import posix\nposix._exit(0)\n", "no step of a Keras optimizer was seen"),
+        ("for i in range(3)\n    print(i)\n", "wrong.py failed: SyntaxError: expected ':' (wrong.py, line 1); its"),
+        (
+            "import tensorflow as tf\nv = tf.keras.Variable(1.0)\noptimizer = tf.keras.optimizers.SGD()\n"
+            "@tf.function\ndef step():\n    with tf.GradientTape() as tape:\n        loss = v * v\n"
+            "    return tape.gradient(loss, [v.value])\nstep()\n",
+            "wrong.py takes gradients (wrong.py:8: return tape.gradient(loss, [v.value])), but never applies them, so",
+        ),
     ],
 )
 def test_a_script_that_trains_nothing_ends_with_its_reason(

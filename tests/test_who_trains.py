@@ -129,6 +129,7 @@ def test_all_who_train_are_seen_or_it_is_said_that_they_are_not(tmp_path: Path) 
         "models": [],
         "optimizers": ["Uncounted"],
         "further": [],
+        "gradients": [],
     }
 
 

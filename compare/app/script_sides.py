@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ from compare.errors import RequestError
 from compare.modes import Scripts
 from compare.naming import distinct, plain, refuse_missing, shown_path
 from compare.request import keras_of_the_environment
-from compare.user_errors import describe
 from compare.watch.settings import Program
 
 T = TypeVar("T")
@@ -71,26 +68,11 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
             script, commit, where = _checked_out(options.commits[number], script, work / f"commit-{number + 1}")
         name = distinct(shown_path(Path(script).stem) + ends[number], [each.name for each in sides])
         source = as_python(script, work / f"notebook-{number}.py")
-        if pythons[number] == sys.executable:
-            _refuse_what_is_no_python(script, source)
+        if Path(script).suffix == ".csv":
+            raise RequestError(f"{shown_path(script)} is a log, not a script: compare it with fit-vs-loop logs")
         program = Program(script, source, python=pythons[number], replicas=replicas[number], **where)
         sides.append(Side(name, program, versions[number], commit))
     return sides
-
-
-def _refuse_what_is_no_python(script: str, source: str) -> None:
-    """Says at once what Python would say once TensorFlow is imported.
-
-    Raises:
-        RequestError: if the script is a log, or has a syntax error.
-    """
-    if Path(script).suffix == ".csv":
-        raise RequestError(f"{shown_path(script)} is a log, not a script: compare it with fit-vs-loop logs")
-    with warnings.catch_warnings(action="ignore"):
-        try:
-            compile(Path(source).read_bytes(), script, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
-            raise RequestError(f"{shown_path(script)} cannot be run: {describe(error)}") from None
 
 
 def _for_each(given: Sequence[T], count: int) -> list[T]:

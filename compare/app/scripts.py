@@ -145,7 +145,10 @@ def _train(session: ScriptsSession) -> None:
     if not paired:
         if session.interrupted:
             return
-        raise _failed(session, _nothing_to_compare(session, runs, traces))
+        for name, run, made in zip(names, runs, traces, strict=True):
+            if not made:
+                raise _failed(session, _no_training(run), name)
+        raise _failed(session, _nothing_to_compare(session, traces))
     environments = _environments_apart(names, runs)
     if unlike := next((pair for pair in paired if not _begin_alike(session, pair)), None):
         paired = _copies(session, traces)
@@ -246,15 +249,17 @@ def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
 
 
 def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[str]:
-    """How the scripts shuffle, as a sentence, if they would do so differently; both are kept from it."""
+    """How the scripts shuffle, as a sentence, if they do so differently, or would if they were not kept from it."""
     ways = []
     for trace in traces:
         again, once = trace.fit.get("shuffle") or any(trace.shuffles), "shuffles once" if trace.shuffles else ""
         ways.append("shuffles again in every epoch" if again else once or "calls no Dataset.shuffle")
     unknown = any(trace.trained_by.startswith("fit") and not trace.fit for trace in traces)  # as of a GAN's two models
-    if ORDER in session.options.keep or unknown or ways[0] == ways[1]:
+    if unknown or ways[0] == ways[1]:
         return []
     how = " and ".join(f"{name} {way}" for name, way in zip(session.names, ways, strict=True))
+    if ORDER in session.options.keep:
+        return [how]
     return [f"Dataset.shuffle and fit(shuffle=...) are switched off, so how they shuffle is not compared: {how}"]
 
 
@@ -286,7 +291,7 @@ def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence
 
 
 def _untrained(run: ScriptRun) -> dict[str, list[str]]:
-    return left_by(run, UNTRAINED) or {"models": [], "optimizers": [], "further": []}
+    return left_by(run, UNTRAINED) or {"models": [], "optimizers": [], "further": [], "gradients": []}
 
 
 def _averages(names: Sequence[str], traces: Sequence[Trace]) -> tuple[list[str], bool]:
@@ -373,11 +378,8 @@ def _continuations(trace: Trace, other: Trace | None = None) -> list[str]:
     return (begun if iterations else []) + texts
 
 
-def _nothing_to_compare(session: ScriptsSession, runs: Sequence[ScriptRun], traces: Sequence[Sequence[Trace]]) -> str:
-    """Why there are no two trainings to compare."""
-    for script, run, made in zip(session.options.scripts, runs, traces, strict=True):
-        if not made:
-            return _no_training(script, run)
+def _nothing_to_compare(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> str:
+    """Why trainings of which each script makes one cannot be compared."""
     if not session.alone:
         one, other = (stretches(each)[0][0] for each in traces)
         return _other_shapes(session.names, (one, other))
@@ -390,8 +392,9 @@ def _nothing_to_compare(session: ScriptsSession, runs: Sequence[ScriptRun], trac
     return f"{script} makes one training with a Keras optimizer, and one script is compared with itself; {way}"
 
 
-def _no_training(script: str, run: ScriptRun) -> str:
+def _no_training(run: ScriptRun) -> str:
     """Why a script has made no step that could be seen."""
+    script = run.settings.script
     if others := left_by(run, OTHERS):
         watched = "Keras 3 on TensorFlow, or tf-keras if TF_USE_LEGACY_KERAS=1 is set for the command"
         return f"{script} uses {' and '.join(others)}; --scripts watches {watched}"
@@ -405,6 +408,11 @@ def _no_training(script: str, run: ScriptRun) -> str:
         return (
             f"{script} calls fit of {some(models)}, which has no trainable weights, so there is no step to compare: "
             "Keras 3 knows those of layers and of self.add_weight, and not a tf.Variable"
+        )
+    if gradients := untrained["gradients"]:
+        return (
+            f"{script} takes gradients ({gradients[0]}), but never applies them, so its weights never change; after "
+            "that line, write optimizer.apply_gradients(zip(gradients, model.trainable_variables))"
         )
     last = last_line(run.log)
     printed = f"the last line that it printed is {printable(last)!r} ({run.log})" if last else "it printed nothing"

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from compare.app.script_runs import failure_of
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
+from compare.check.causes.optimizer_recorded import settings_apart
 from compare.check.judge_recorded import more_weights
 from compare.check.recorded import scale_of
 from compare.check.sides import Sides
@@ -206,9 +208,23 @@ def look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPai
         if place is None or model.traces[0].state:
             continue
         sides = (each.at(np.array([in_time(place)]))["projections"] for each in (pair.reference, pair.candidate))
-        if rounding.unlikely(*sides):
+        if rounding.unlikely(*sides) or optimizers_apart(model.traces):
             begin.append(Departure(model.epochs.step(place), start, pair, model))
     return {each.departure.name: each for each in close_ups(session, [each for each in begin if each.step > INITIAL])}
+
+
+def other_settings_of(traces: Sequence[Trace]) -> dict[str, list[Any]]:
+    """The settings that differ of two trainings' first optimizers, if these are of one class; else none."""
+    reference, candidate = (trace.optimizers[:1] for trace in traces)
+    if not (reference and candidate and reference[0]["class"] == candidate[0]["class"]):
+        return {}
+    return settings_apart(candidate[0]["config"], reference[0]["config"])
+
+
+def optimizers_apart(traces: Sequence[Trace]) -> bool:
+    """Whether two trainings' first optimizers have other settings, or are of other classes."""
+    classes = {each["class"] for trace in traces for each in trace.optimizers[:1]}
+    return len(classes) > 1 or bool(other_settings_of(traces))
 
 
 def look_into(

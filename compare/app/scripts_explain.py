@@ -19,12 +19,13 @@ from compare.app.scripts_close_ups import (
     first_before,
     look_early,
     look_into,
+    optimizers_apart,
+    other_settings_of,
     seen_losses,
 )
 from compare.app.scripts_numbers import explain_numbers, own_numbers
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
-from compare.check.causes.optimizer_recorded import settings_apart
 from compare.check.hints import hints
 from compare.check.judge_recorded import name_causes, name_copies, name_further, name_left, name_settings
 from compare.check.judgement import survived
@@ -32,7 +33,7 @@ from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
 from compare.check.sides import Sides
 from compare.check.stages import Located
-from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE
+from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode
@@ -77,30 +78,29 @@ def explain(session: ScriptsSession) -> None:
     for pair, model in compared:
         if pair.candidate.trainer not in parting and model.traces[0].number not in leaving_others:
             _say_which_settings_do_nothing(session, model)
-            if pair.exactly.training.verdict == DIFFERENT:
-                _say_how_to_be_equal(session, model)
+            _say_which_is_eager(session, model, equal=pair.exactly.training.verdict != DIFFERENT)
 
 
 def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) -> None:
     """Says how the optimizers of two trainings differ that are alike all the same, as with a limit never reached."""
-    reference, candidate = (trace.optimizers[:1] for trace in model.traces)
-    if reference and candidate and reference[0]["class"] == candidate[0]["class"]:
-        settings = settings_apart(candidate[0]["config"], reference[0]["config"])
-        if settings:
-            seen = {"side": model.names[1], "optimizer": candidate[0]["class"], "settings": settings}
-            _note(session, f"{words.said(Measurement.of('script-settings', **seen))}, which makes no difference here")
+    if settings := other_settings_of(model.traces):
+        seen = {"side": model.names[1], "optimizer": model.traces[1].optimizers[0]["class"], "settings": settings}
+        _note(session, f"{words.said(Measurement.of('script-settings', **seen))}, which makes no difference here")
 
 
-def _say_how_to_be_equal(session: ScriptsSession, model: ModelPair) -> None:
-    """Says which of two trainings that are alike, but not equal, makes its steps eagerly, if only one does."""
+def _say_which_is_eager(session: ScriptsSession, model: ModelPair, *, equal: bool) -> None:
+    """Says which of two trainings that are alike makes its steps eagerly, if only one does, and what that costs it."""
     first, second = model.traces
     if first.eager == second.eager:
         return
     name, other = session.names if first.eager else reversed(session.names)
     fit = (first if first.eager else second).trained_by.startswith("fit")
     how = f"without run_eagerly in {name}" if fit else f"with @tf.function on the step of {name}"
-    differently = f"{name} makes its steps eagerly, and {other} in a tf.function, which may round differently"
-    _note(session, f"{differently}: {how} they may be equal, bit for bit")
+    differently = f"{name} makes its steps eagerly, and {other} in a tf.function"
+    if equal:
+        _note(session, f"{differently}: {how} it would train as it does now, and most likely faster")
+    else:
+        _note(session, f"{differently}, which may round differently: {how} they may be equal, bit for bit")
 
 
 def _note(session: ScriptsSession, text: str) -> None:
@@ -125,6 +125,10 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: Clo
     if len(set(model.lengths)) > 1:
         return Departure(min(model.lengths) + 1, start, pair, model)
     made = early.located.stages if early is not None and early.located.stage == LOSS else ()
+    if early is not None and optimizers_apart(model.traces):
+        update = early.located.of(UPDATE) if early.located.stage == UPDATE else None
+        if update is not None and update.equal is False:
+            return replace(early.departure, start=None)  # other settings make another update, however small it is
     if early is not None and made and all((each.gap or 0) > NEAR for each in made if each.stage in (LOSS, GRADIENTS)):
         return replace(early.departure, start=None)  # rounding is not what makes another loss, which Adam only hides
     return None

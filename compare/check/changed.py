@@ -43,9 +43,9 @@ def changed_settings(now: Mapping[str, Any], then: Mapping[str, Any], side: str)
             what = CALLED.get(part, f"the {part}")
             yield Measurement.of("changed", side=side, what=what, now=classes, then=before)
             continue
-        for one, other in zip(own, earlier, strict=True):
+        for number, (one, other) in enumerate(zip(own, earlier, strict=True), 1):
             if settings := settings_apart(one["config"], other["config"], initializers=True):
-                thing = " ".join(filter(None, [one["class"], one.get("name")]))
+                thing = f"layer {number} ({one['class']})" if part == "model" else one["class"]
                 yield Measurement.of("script-settings", side=side, optimizer=thing, settings=settings)
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import quote
 
@@ -28,7 +29,7 @@ from compare.reporting.numbers import difference, interval
 from compare.reporting.page_model import ANSWERS, page_of, results
 from compare.reporting.page_tables import compared_options, default_row, replicas_of
 from compare.reporting.pictures import FEWEST, overlaid_metric
-from compare.reporting.run_files import read, sources, usable, verdict_of
+from compare.reporting.run_files import read, sources, usable, verdict_of, word_of
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.model import Failure, Verdict
 from compare.verdict.outcomes import FROM_BEST
@@ -189,12 +190,13 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
     options = run["options"]
     comparisons = verdict.comparisons if verdict else ()
     causes = [cause.id for each in comparisons for cause in each.causes]
+    seen = [text for each in comparisons for text in (each.evidence or ())[:1]]
     failures = [each.failure for each in comparisons if each.failure]
     failures = [*{each.side: each for each in failures}.values()] or [
         decode(Failure, each) for each in run.get("failures", [])
     ]
-    failed = bool(options.get("scripts") and failures and not comparisons)
-    word = verdict.verdict if verdict else "failed" if failed else "unfinished"
+    word = word_of(run, verdict)
+    failed = word == "failed"
     if word not in ANSWERS:
         raise ValueError(f"there is no verdict {word!r}")
     readable = ["report.html", "comparison.png", *(log_name(each.side) for each in failures)]
@@ -217,7 +219,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "trainers": [str(name) for name in run.get("trainers") or options.get("trainers") or []],
         "strategy": _strategy(run),
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
-        "causes": list(dict.fromkeys(causes)) or ["cause unknown"] * (word == "different"),
+        "causes": list(dict.fromkeys(causes)) or [*map(_beginning, seen)] or ["cause unknown"] * (word == "different"),
         "failures": [(each.side or "every trainer", how.get(each.side, "raised"), each.error) for each in failures],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
         "result": result,
@@ -226,6 +228,11 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "options": compared_options(run),
         "differs": [],
     }
+
+
+def _beginning(text: str) -> str:
+    """A sentence up to where it explains itself, in so many characters as a cell of the list has room for."""
+    return shorten(re.split("[;:] ", text)[0], 120, placeholder=" …")
 
 
 def _trained(options: Mapping[str, Any]) -> str:

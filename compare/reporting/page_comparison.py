@@ -146,7 +146,7 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
     elif metrics:
         gaps = [f"{name} {m.max_gap:.2g}" + " (rounding)" * m.only_rounding for name, m in metrics.items() if m.max_gap]
         judged = {
-            "different": "; the weights do not explain them",
+            "different": f"; the weights do not explain {'all of ' * (entry.training.verdict == 'different')}them",
             "inconclusive": "; more than rounding, and they could not be judged",
             "alike": "; no more than rounding",
         }

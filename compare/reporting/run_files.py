@@ -18,6 +18,12 @@ from compare.reporting.sentences import worst_first
 from compare.verdict.model import Comparison, Verdict
 
 
+def word_of(run: Mapping[str, Any], verdict: Verdict | None) -> str:
+    """A run's verdict; without one, ``failed`` if one of its scripts did, or ``unfinished``."""
+    failed = run["options"].get("scripts") and run.get("failures")
+    return verdict.verdict if verdict else "failed" if failed else "unfinished"
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """The content of a run's files, None or empty without one, with the values that are derived from several of them.
@@ -39,8 +45,8 @@ class RunFiles:
 
     @property
     def verdict_word(self) -> str:
-        """The overall verdict, or ``unfinished``."""
-        return self.verdict.verdict if self.verdict else "unfinished"
+        """The overall verdict, ``failed`` or ``unfinished``."""
+        return word_of(self.run, self.verdict)
 
     @property
     def scope(self) -> str:

@@ -13,6 +13,7 @@ from compare.engine.insides_keras import BaseOptimizer, any_symbolic_tensors, is
 from compare.engine.insides_tensorflow import Function
 from compare.patching import Inside, patch
 from compare.user_errors import line_now, line_that_made
+from compare.verdict.findings import Source
 from compare.watch.beside import Beside
 from compare.watch.builds import Builds
 from compare.watch.initial_weights import InitialWeights
@@ -352,13 +353,17 @@ class Observer:
             self._beside.write(self.writer, self.trainings)
 
     def untrained(self) -> dict[str, list[str]]:
-        """Why steps may be missing: models without trainable weights, optimizers that count none, further trainings."""
+        """Why steps may be missing: models without trainable weights, optimizers that count none, further trainings,
+        or gradients that no optimizer is given.
+        """
         models = [str(model.name) for model in self.trainings.fitted if model.built and not model.trainable_weights]
         counts = [count for each in self.trainings if not each.began for count in each.counts.values()]
         # One of Keras's own counts its steps: it has made none, as over an empty data set. But it may skip all of them.
         kinds = [type(count.optimizer) for count in counts]
         optimizers = [kind.__name__ for kind in kinds if not is_keras(kind) or kind.__name__ == "LossScaleOptimizer"]
-        return {"models": models, "optimizers": optimizers, "further": self.trainings.further}
+        source = None if self.trainings else Source.of(self.updates.taken_at)
+        gradients = [str(source)] if source else []
+        return {"models": models, "optimizers": optimizers, "further": self.trainings.further, "gradients": gradients}
 
     def _complete_round(self, stepped: Sequence[Training]) -> None:
         """Records again what this step of another training has changed, such as moving statistics.

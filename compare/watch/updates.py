@@ -48,6 +48,7 @@ class Updates:
     """Tells when an update begins and ends.
 
     Attributes:
+        taken_at: the script's line that has taken gradients first, if it had made an optimizer.
         on_update: called with optimizer, gradients and variables before every update that a method of Keras's own
             makes, also of an optimizer that belongs to no training.
     """
@@ -57,6 +58,7 @@ class Updates:
         self._optimizers: set[type] = set()
         self._has_optimizers = False
         self._by_hand: dict[frozenset[int], ByHand] = {}
+        self.taken_at: tuple[str, int, str] | None = None
         self.on_update: Callable[[Any, list[Any], list[Any]], None] = lambda *given: None
         patch(BaseOptimizer, "__init__", self._make_optimizer)
         for owner, name in APPLICATIONS:
@@ -100,6 +102,7 @@ class Updates:
     def gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
         """Keeps what a loss depends on, and the gradients: a script without optimizers changes it by hand."""
         if self._has_optimizers:
+            self.taken_at = self.taken_at or self._steps.line()
             return original(tape, target, sources, *args, **options)
         watched = () if self._here.by_hand is not None else tape.watched_variables()
         gradients = original(tape, target, sources, *args, **options)

@@ -245,7 +245,7 @@ ReportingCause = partial(Cause, kind=REPORTING)
 CAUSES = (
     ReportingCause(
         id="metrics-not-reset",
-        symptom="The first epoch is equal; after that, a metric lags behind the other side's.",
+        symptom="From the second epoch on, a metric lags behind the other side's.",
         explanation="A Keras metric accumulates until it is reset. Without a reset, later epochs report a mean over "
         "all epochs so far; a metric used in both training and validation mixes the two.",
         wrong="for epoch in epochs:\n    for batch in dataset: ...  # updates metric\n    print(metric.result())",
