@@ -42,7 +42,22 @@ def settings(**parts: Any) -> dict[str, Any]:
         ({"threads": {"used": 4}}, ["this run has threads (used) 4, not 2"]),
         (
             {"strategy": {"name": "default", "replicas": 2, "devices": ["CPU:0", "CPU:1"], "global_batch_size": 32}},
-            ["this run has strategy (replicas) 2, not 1"],
+            ["this run has the strategy's replicas 2, not 1"],
+        ),
+        (
+            {
+                "strategy": {"replicas": 2},
+                "settings": settings(
+                    model=[*LAYERS, {"name": "d", "class": "SpatialDropout1D", "config": {}}],
+                    optimizer=[{"class": "SGD", "config": {"clipnorm": 1.0, "learning_rate": 0.1}}],
+                ),
+            },
+            [
+                "this run has the layers Dense, SpatialDropout1D, not Dense",
+                "this run has the strategy's replicas 2, not 1",
+                "d draws",
+                "both limit gradients; on 2 replicas",
+            ],
         ),
         ({"code": {"compare": "a", "own/task.py": "c"}}, ["task.py has changed since the recorded run"]),
         (

@@ -210,8 +210,8 @@ def test_an_interrupted_command_continues_after_the_step_in_hand(commands, tmp_p
     [
         ({"epochs": 3}, "continues from its last checkpoint, saved every 2 epochs"),
         ({"epochs": 2, "checkpoint_every": 1}, "continues from its last checkpoint, saved every epoch"),
-        ({"epochs": 1}, "starts again"),
-        ({"epochs": 3, "checkpoint_every": 0}, "starts again"),
+        ({"epochs": 1}, "starts again, since its first checkpoint would be saved after 2 epochs"),
+        ({"epochs": 3, "checkpoint_every": 0}, "starts again, since no checkpoints are saved"),
     ],
     ids=repr,
 )
@@ -220,8 +220,8 @@ def test_a_loop_that_is_not_saved_after_a_step_says_from_where_it_would_continue
 ):
     run(experiment, tmp_path, (Eager(), Saving()), quiet=False, **options)
     told = [line for line in capsys.readouterr().out.splitlines() if "if interrupted" in line]
-    expected = [f"eager  if interrupted, --resume {continues}"]
-    assert told == expected + [f"saving  if interrupted, --resume {continues}"] * (
+    expected = [f"eager  if interrupted and resumed, it {continues}"]
+    assert told == expected + [f"saving  if interrupted and resumed, it {continues}"] * (
         "checkpoint_every" in options and not options["checkpoint_every"]
     )
 

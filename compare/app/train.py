@@ -229,11 +229,15 @@ def _says_whence(run: Run, options: Trained, shown: str, told: Tell) -> Sink:
         in_one_call = record.step > run.made + 1 and record.step >= run.steps_per_epoch - 1
         if run.saves_steps and not in_one_call:
             return
-        often = "every epoch" if options.checkpoint_every == 1 else f"every {options.checkpoint_every} epochs"
-        whence = f"continues from its last checkpoint, saved {often}"
-        saves = options.checkpointed and not run.has_callbacks and options.checkpoint_every < options.epochs
-        whence = whence if saves else "starts again"
-        told(f"{shown}  if interrupted, --resume {whence}")
+        every = options.checkpoint_every
+        whence = f"continues from its last checkpoint, saved {'every epoch' if every == 1 else f'every {every} epochs'}"
+        if run.has_callbacks:
+            whence = "starts again, since its callbacks' state is not saved"
+        elif not options.checkpointed:
+            whence = "starts again, since no checkpoints are saved"
+        elif every >= options.epochs:
+            whence = f"starts again, since its first checkpoint would be saved after {every} epochs"
+        told(f"{shown}  if interrupted and resumed, it {whence}")
 
     return say_whence
 

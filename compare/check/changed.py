@@ -9,6 +9,7 @@ from typing import Any
 from compare.check.causes.optimizer_recorded import settings_apart
 from compare.check.measurement import Measurement
 from compare.option import flag
+from compare.watch.trace import CLIPPING
 
 OF_STEP = "jit", "steps_per_execution", "iteration"
 """The options that change how a step is made, and so how it rounds."""
@@ -25,13 +26,27 @@ def changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Measurement
         now: the content of a run's ``run.json``.
         then: that of the other.
     """
-    found = [*changed_settings(now, then, "this run"), *_changed_values(now, then)]
+    found = [*changed_settings(now, then, "this run"), *_changed_values(now, then), *_of_replicas(now, then)]
     before: Mapping[str, str] = then.get("code") or {}
     files = {name: "fit-vs-loop" if name == "compare" else Path(name).name for name in now["code"] if name in before}
     if others := [shown for name, shown in files.items() if now["code"][name] != before[name]]:
         found.append(Measurement.of("changed-files", files=others))
     same = [*["settings"] * bool(then.get("settings")), "versions", *files.values()]
     return found or [Measurement.of("nothing-changed", same=same)]
+
+
+def _of_replicas(now: Mapping[str, Any], then: Mapping[str, Any]) -> Iterator[Measurement]:
+    """What another number of replicas changes by itself, also where nothing is wrong."""
+    counts: list[int] = [(each.get("strategy") or {}).get("replicas", 0) for each in (now, then)]
+    if 0 in counts or counts[0] == counts[1]:
+        return
+    settings: Mapping[str, Any] = now.get("settings") or {}
+    for layer in settings.get("model", ()):
+        if layer["class"] == "BatchNormalization" or "Dropout" in layer["class"]:
+            kind = "dropout-per-replica" if "Dropout" in layer["class"] else "batch-norm-per-replica"
+            yield Measurement.of(kind, layer=layer["name"], replicas=max(counts))
+    if any(each["config"].get(name) for each in settings.get("optimizer", ()) for name in CLIPPING):
+        yield Measurement.of("clips-per-replica", replicas=max(counts))
 
 
 def changed_settings(now: Mapping[str, Any], then: Mapping[str, Any], side: str) -> Iterator[Measurement]:
@@ -55,6 +70,6 @@ def _changed_values(now: Mapping[str, Any], then: Mapping[str, Any]) -> Iterator
         wanted = set(OF_STEP) if part == "options" else own.keys() - set(SAID_ELSEWHERE)
         for name in sorted(wanted & own.keys() & earlier.keys()):
             if own[name] != earlier[name]:
-                what = {"options": flag(name), "threads": f"threads ({name})", "strategy": f"strategy ({name})"}
+                what = {"options": flag(name), "threads": f"threads ({name})", "strategy": f"the strategy's {name}"}
                 values = {"now": own[name], "then": earlier[name]}
                 yield Measurement.of("changed", side="this run", what=what.get(part, name), **values)

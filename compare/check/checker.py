@@ -35,7 +35,7 @@ from compare.experiment import Experiment
 from compare.records import EPOCH_END, Record
 from compare.trainer import Trainer
 from compare.verdict import rounding
-from compare.verdict.exact import compare_records, paired_names, paired_steps, within_rounding
+from compare.verdict.exact import compare_records, paired_names, paired_steps, told_from_rounding, within_rounding
 from compare.verdict.findings import Finding, NotApplicable
 from compare.verdict.model import Comparison, Training
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
@@ -271,6 +271,8 @@ class Checker:
             NotApplicable("reporting probe", f"{key} of {self.reference.name} cannot be explained either")
             for key in sorted(abstained)
         )
+        if wrong:
+            reporting = told_from_rounding(reporting, *records)
         reporting = replace(reporting, verdict=DIFFERENT if wrong else ALIKE)
         if not wrong and distant:
             reporting = replace(reporting, verdict=None, unexplained=tuple(sorted(distant)))

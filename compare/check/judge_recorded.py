@@ -71,12 +71,13 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
     """The causes of a difference at the first stage that differs, if exactly one explanation is found.
 
     That is one cause, or two that only together explain it. A cause is left out where all stages at which it must show
-    agree. Where there is none, the side that is held to be right may lack what the other has in its loss.
+    agree. Where there is none, the side that is held to be right may make the mistake: ``fit``, by what it is given.
     """
     explanations = _explanations(located, sides, CATALOGUE.values())
     if not explanations and located.stage == LOSS and not sides.foreseen:
-        sides = sides.turned()
-        explanations = _explanations(located, sides, [each for each in CATALOGUE.values() if FIT in each.remedies])
+        fits, sides = sides.right_trace.trained_by.startswith("fit"), sides.turned()
+        causes = [each for each in CATALOGUE.values() if FIT in each.remedies or not fits]
+        explanations = _explanations(located, sides, causes)
     return _findings(sides, located, explanations[0]) if len(explanations) == 1 else []
 
 
@@ -184,7 +185,9 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
     place = {"at_step": sides.step} if epoch == 1 else {"at_step": sides.step, "at_place": [epoch, step]}
 
     def source(cause: Cause, variant: Variant, at: Sides) -> Source | None:
-        if line := Source.of(variant.line):
+        later = {"begun", "set_later"}.intersection(variant.evidence.quantities)
+        set_at = at.other_trace.optimizers[0].get("rate_set") if later else None
+        if line := Source.of(set_at or variant.line):
             return replace(line, instead=cause.instead_of(line.text))
         if variant.called is None:
             return None

@@ -151,6 +151,7 @@ class LookInside:
             if found is None:
                 return report
             located, apart_from = found
+            located = self._explained_earlier(report, located, own, replayed) or located
             report = _without_contradicted(report.of_gradients(located), located)
             if located.stage == EXAMPLES and not report.training:
                 report = self._name_examples(report, reference, own)
@@ -249,6 +250,24 @@ class LookInside:
             values = located.of(located.stage) if located.stage else None
             if values is not None and (first is not None or values.differs):
                 return located, apart_from
+        return None
+
+    def _explained_earlier(self, report: Report, located: Located, own: CloseUp, case: Case | None) -> Located | None:
+        """The first step before one with a stage of causes that explain exactly what was seen; None if none do.
+
+        One weight decay in place of another changes no step by more than what may be rounding, and then the loss.
+        """
+        causes, reference = [CATALOGUE[each.id] for each in report.training], self._reference.inside
+        exact = bool(causes) and not any(each.measurements.get("residual", 1) for each in report.training)
+        if not exact or reference is None or not all(each.contradicted(located) for each in causes):
+            return None
+        stages = {stage for each in causes for stage in each.stages}
+        for step in range(1, located.step):
+            at = locate(reference, own, self._twins_from(1, reference, case), step, reference.names)
+            first = next((each for each in at.stages if each.stage in stages and each.gap), None)
+            if first is not None:
+                seen = [replace(each, noise=0.0) if each is first else each for each in at.stages]
+                return Located(step, first.stage, first.where, seen)
         return None
 
     def first_not_finite(self, side: CloseUp | None, other: CloseUp | None, found: NotFinite) -> FirstValue | None:

@@ -62,7 +62,8 @@ def _alone(found: Named, scope: ast.AST) -> dict[str, str]:
     """The names that one thing alone has in a part of the code, or in all of it."""
     owns: dict[str, set[str]] = {}
     for name, own in found:
-        owns.setdefault(name, set()).add(ast.unparse(own))
+        if ast.unparse(own).strip("_"):  # else it is thrown away
+            owns.setdefault(name, set()).add(ast.unparse(own))
     inside = {ast.unparse(each) for each in ast.walk(scope) if isinstance(each, ast.Name | ast.Attribute)}
     chosen = {name: here if len(here := each & inside) == 1 else each for name, each in owns.items()}
     return {name: next(iter(each)) for name, each in chosen.items() if len(each) == 1}

@@ -258,8 +258,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "the whole batch: this differs by itself; to compare the rest, set its rate to 0",
     "clips-per-micro-batch": "{side} limits gradients and makes an update of {count} micro-batches: limit what they "
     "add up to, and not the gradients of each",
-    "equal-without-xla": "without the XLA that {sides:some} asks for (jit_compile=True), step {step:,} is the same in "
-    "both up to rounding: what differs is what XLA makes of it, such as the random numbers of dropout",
+    "equal-without-xla": "without the XLA that {sides:and} {sides:asks|ask} for (jit_compile=True), step {step:,} is "
+    "the same in both up to rounding: what differs is what XLA makes of it, such as the random numbers of dropout",
     "applied-times": "{side} applies its optimizer {times} times to the gradients of one step",
     "never-changes": "the weights of {side} never change",
     "drawn": "both call {functions:some}, which gives other numbers in a graph than in an eager loop, whatever the "

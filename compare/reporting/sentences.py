@@ -194,6 +194,7 @@ def unreported(comparison: Comparison, scope: str) -> str:
     Empty if there are none, or nothing can be added; two scripts of which no number was seen are told so.
     """
     missing, candidate = _left_out(comparison, comparison.candidate), comparison.candidate
+    missing = [name for name in missing if name != "learning_rate"]  # which fit's callback reports; weights say more
     if scope == "scripts":
         how = "at the end of each epoch, with the means over it: import compare; compare.report(epoch=…, {})"
         compared = comparison.training.steps_compared and not _of_another_training(comparison)

@@ -368,6 +368,16 @@ def within_rounding(reference: Record, candidate: Record) -> bool:
     return reference.logs.keys() == candidate.logs.keys() and not beyond_rounding(reference, candidate)
 
 
+def told_from_rounding(reporting: Reporting, reference: Record, candidate: Record) -> Reporting:
+    """The same, with the metrics marked that differ by rounding only, beside some that differ by more."""
+    beyond = beyond_rounding(reference, candidate)
+    marked = {
+        name: replace(gap, only_rounding=bool(beyond and gap.max_gap and name not in beyond))
+        for name, gap in reporting.metrics.items()
+    }
+    return replace(reporting, metrics=marked)
+
+
 def beyond_rounding(reference: Record, candidate: Record) -> set[str]:
     """The reference's names of the metrics that differ by more than ``within_rounding`` allows in some epoch."""
     beyond: set[str] = set()

@@ -16,12 +16,12 @@ from compare.records.run_json import INTERRUPTED, UNEXPLAINED, RunJson
 from compare.strategy_specs import SPECS
 from compare.verdict.evidence import with_noise, with_study
 from compare.verdict.exact import (
-    beyond_rounding,
     compare_records,
     differing_at,
     noise_start,
     paired_steps,
     rests,
+    told_from_rounding,
     within_rounding,
 )
 from compare.verdict.float64 import distances
@@ -135,11 +135,8 @@ class Pair:
             reporting = replace(reporting, verdict=None if checked == INCONCLUSIVE else checked)
         elif reporting.verdict == DIFFERENT != checked and within_rounding(self.reference, self.candidate):
             reporting = replace(reporting, verdict=ALIKE)
-        elif reporting.verdict == DIFFERENT and (beyond := beyond_rounding(self.reference, self.candidate)):
-            reporting = replace(reporting, metrics={
-                name: replace(gap, only_rounding=bool(gap.max_gap) and name not in beyond)
-                for name, gap in reporting.metrics.items()
-            })  # fmt: skip
+        elif reporting.verdict == DIFFERENT:
+            reporting = told_from_rounding(reporting, self.reference, self.candidate)
         comparison = replace(comparison, reporting=reporting).held_different()
         known_cause = self.checked is not None and any(cause.id in of_weights for cause in self.checked.causes)
         if not known_cause:  # else the difference begins where that mistake does

@@ -93,7 +93,9 @@ class StageObserver(Observer):
 
     def _make_function(self, original: Any, function: Any, *args: Any, **options: Any) -> None:
         """Makes a function that XLA does not compile, since nothing can be seen inside one that it does."""
-        self._without_xla |= bool(options.get("jit_compile"))
+        python = args[0] if args else options.get("python_function")
+        own = str(getattr(python, "__module__", "")).endswith("tensorflow.nn")  # Keras's, for a convolution
+        self._without_xla |= bool(options.get("jit_compile")) and not own
         original(function, *args, **{**options, "jit_compile": None})
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:

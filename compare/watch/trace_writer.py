@@ -12,7 +12,7 @@ import numpy as np
 
 from compare.engine.described import described, layers_of
 from compare.records import replace_file, step_dtype, write_json
-from compare.watch.trace import ENOUGH, MADE_AT, MADE_WITH, UNSEEN, Measured
+from compare.watch.trace import ENOUGH, MADE_AT, MADE_WITH, SET_AT, UNSEEN, Measured
 
 FLUSH_SECONDS = 0.5
 OF_TRAINING = (
@@ -104,6 +104,8 @@ class TraceWriter:
         of_training = {name: getattr(training, name) for name in OF_TRAINING} | {"model": training.name}
         for seen, optimizer in zip(self.content(number)["optimizers"], training.described, strict=False):
             seen["lr"] = None if seen["own"] else _without_effect(optimizer)
+            rate = getattr(optimizer, "_learning_rate", None)
+            seen["rate_set"] = getattr(getattr(rate, "value", rate), SET_AT, None)
         replace_file(self.folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
 
 

@@ -36,7 +36,8 @@ class Count:
         if iterations is not self._variable:
             self._variable = iterations
             self._read = reader([copies_of(strategy_of([iterations]), [iterations])[0][0]])
-        return int(self._read()[0])
+        value = self._read()[0]
+        return int(value) if np.size(value) else 0  # none yet, where it is made in a graph that is being traced
 
     def made(self) -> int:
         """The number of steps so far."""

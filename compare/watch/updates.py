@@ -16,7 +16,7 @@ from compare.engine.keras_generation import learning_rate, without_loss_scale
 from compare.patching import patch
 from compare.watch.initial_weights import InitialWeights
 from compare.watch.random_numbers import RandomNumbers
-from compare.watch.trace import MADE_AFTER, MADE_AT, MADE_WITH
+from compare.watch.trace import MADE_AFTER, MADE_AT, MADE_WITH, SET_AT
 from compare.watch.training import ByHand, Training
 from compare.watch.trainings import Trainings
 from compare.watch.under_way import Here, eagerly, is_replica
@@ -118,6 +118,8 @@ class Updates:
         One that has optimizers may do so beside their steps, as SAM does, so that only theirs are seen.
         """
         here, place = self._here, id(container(variable))
+        if "learning_rate" in variable.name:
+            setattr(variable, SET_AT, self._steps.line())
         if self._has_optimizers or place not in here.taken or self._steps.initial.aside or is_replica():
             if not self._steps.initial.aside and variable.trainable and tf.executing_eagerly():
                 self._steps.initial.assigned(container(variable))

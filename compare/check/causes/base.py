@@ -95,7 +95,7 @@ class Cause:
         remedies: other remedies, each by the words of ``Used`` that must all hold; the first such one counts.
             "{optimizer}" in them is the class of the other side's optimizer.
         rewrites: by a pattern of a whole line that makes the mistake, what to write in its place.
-        by_hand: by a pattern of a whole line that calculates a number without a metric, the remedy for it.
+        by_hand: by a pattern of the whole line where it is seen, the remedy in the names of that line.
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
         update: variants of how the optimizer turns gradients into weights.
         formula: variants of how a reported number is computed.
@@ -149,7 +149,7 @@ class Cause:
         return next((match.expand(rf"\g<head>{right}\g<tail>") for match, right in found if match), "")
 
     def remedy_at(self, line: str) -> str:
-        """The remedy for a line that calculates a number by hand; empty if it does not."""
+        """The remedy for a line, in its names; empty if the line is written in no known way."""
         found = ((re.fullmatch(pattern, line), remedy) for pattern, remedy in self.by_hand.items())
         return next((match.expand(remedy) for match, remedy in found if match), "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from compare.check.step_values import (
 )
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.seen import CloseUp
+from compare.watch.trace import Trace
 
 
 def recorded_share(wanted: str) -> Recorded:
@@ -205,7 +207,10 @@ def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant
     again = other_calls(*sides.both(calls_of))
     if recorded is None or not recorded.penalty or again:  # which may be by the gradients of a penalty
         return
-    yield Variant({"regularization": 0.0}, Measurement.of("script-no-penalty", penalty=recorded.penalty))
+    right, other = (_regularized(trace) for trace in sides.traces)
+    of_layers = f"{right[0]}  # and the like, as in {sides.right_name}'s model" if right and other == [] else ""
+    seen = Measurement.of("script-no-penalty", penalty=recorded.penalty)
+    yield Variant({"regularization": 0.0}, seen, remedy=of_layers)
     if sides.replicas == 1:
         half = Measurement.of("script-half-penalty", penalty=recorded.penalty / 2, whole=recorded.penalty)
         yield Variant({"regularization": 0.5}, half, remedy=WHOLE)
@@ -219,6 +224,21 @@ def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant
     for omitted in dict.fromkeys(map(frozenset, parts if len(own) > 1 else [])):
         lacking = {"losses": len(omitted), "of": len(own), "penalty": sum(own[i] for i in omitted)}
         yield Variant({"omitted": omitted}, Measurement.of("script-some-penalties", **lacking), remedy=remedy)
+
+
+def _regularized(trace: Trace) -> list[str] | None:
+    """The layers with a regularizer, in code; None if no layers are known."""
+    found = (
+        f"layers.{layer['class']}(..., {name}=tf.keras.regularizers.{value['class_name']}({_arguments(value)}))"
+        for layer in trace.layers
+        for name, value in layer["config"].items()
+        if name.endswith("regularizer") and isinstance(value, dict) and "class_name" in value
+    )
+    return list(found) if trace.layers else None
+
+
+def _arguments(made: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value:.6g}" for name, value in made["config"].items() if isinstance(value, float))
 
 
 WHOLE = "loss += tf.add_n(model.losses)  # whole: tf.nn.l2_loss(weight) is half of the sum of its squares"

@@ -86,7 +86,8 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
         seen = seen.but(others=others) if others else seen
         if "learning_rate" in settings and (later := _set_later(other, rates[1], begun)):
             options = {name: both for name, both in settings.items() if name != "learning_rate"}
-            remedy = "\n".join(filter(None, (with_options(right, options | others), SET_ALIKE)))
+            as_there = f"optimizer.learning_rate = ...  # in this step {rates[0]:.6g}, as in {sides.right_name}"
+            remedy = "\n".join(filter(None, (with_options(right, options | others), as_there)))
             return "optimizer-differs", Variant({}, seen.but(**later), remedy=remedy, called="" if options else None)
         known = not variables and not isinstance(begun, Mapping)  # one schedule may be at other steps
         own, every = others.get(OF_GRADIENTS[0], (None, None))
@@ -357,7 +358,6 @@ OF_MICRO_BATCHES = (
     "optimizer.learning_rate = schedule({} * update + {})  # update is counted from 0"
 )
 AS_SCHEDULED = "optimizer.learning_rate = schedule(optimizer.iterations)  # before each step, as fit's schedule does"
-SET_ALIKE = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
 BY_ITS_NAME = "optimizer.learning_rate = rate  # not optimizer.lr"
 ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
 ONCE_FOR_ALL = f"{ONCE}, for all variables"

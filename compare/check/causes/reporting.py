@@ -240,6 +240,10 @@ def _what(metric: Measured) -> str:
     return metric.kind
 
 
+_OTHER = r"(?:(?!\.result\().)*"
+_ONE_RESULT = rf"{_OTHER}?([\w.]+)\.result\(\){_OTHER}"
+"""A line that reads one metric."""
+
 ReportingCause = partial(Cause, kind=REPORTING)
 
 CAUSES = (
@@ -254,6 +258,7 @@ CAUSES = (
             ON_BATCHES: MEAN_OF_CALLS,
             SCRIPT: "metric.reset_state()  # each metric: after every epoch, and before validation",
         },
+        by_hand={_ONE_RESULT: r"\1.reset_state()  # after every epoch, and before validation"},
         formula=_not_reset,
     ),
     ReportingCause(
