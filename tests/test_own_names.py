@@ -1,5 +1,8 @@
 """Tests of advice in the names of the user's own code."""
 
+import ast
+import linecache
+
 import pytest
 
 from compare.check.causes import CATALOGUE
@@ -102,4 +105,51 @@ def test_a_mean_over_batches_by_hand_gets_advice_for_what_is_written_there(line:
     ],
 )
 def test_advice_has_the_names_of_the_function_around_the_line(text, at, advice, own):
-    assert in_own_names(advice, own_names(text, line_of(text, at))) == own
+    assert in_own_names(advice, own_names(ast.parse(text), line_of(text, at))) == own
+
+
+def test_a_penalty_that_is_counted_twice_is_cited_where_it_is_read(tmp_path):
+    file, cause = tmp_path / "loop.py", CATALOGUE["regularization-not-divided-by-replicas"]
+    penalty, loss = "    penalty = tf.add_n(model.losses)", "    loss = mean + penalty"
+
+    def cited(*lines: str) -> str:
+        file.write_text("\n".join(["def step(mean):", *lines, "    return loss", ""]))
+        linecache.checkcache(str(file))
+        seen = Source(str(file), len(lines) + 1, lines[-1].strip())
+        found = at_line(cause.found("loop", Measurement.of("mean-over-batches", metric="loss")), seen).source
+        assert found is not None and file.read_text().splitlines()[found.line - 1].strip() == found.text
+        return found.text
+
+    assert cited(penalty, loss) == penalty.strip()
+    assert cited("    # model.losses", loss) == loss.strip()
+    assert cited(penalty, "    log(model.losses)", loss) == loss.strip(), "which of the two is not known"
+
+
+@pytest.mark.parametrize("id", ["variables-not-trained", "optimizer-differs"])
+def test_the_only_model_that_is_trained_is_not_named_where_variables_of_others_are_left_out(tmp_path, id):
+    file = tmp_path / "loop.py"
+    file.write_text("weights = decoder.trainable_variables\n")
+    cause = CATALOGUE[id]
+    finding = cause.found(
+        "loop", Measurement.of("mean-over-batches", metric="loss"), remedy="model.trainable_variables"
+    )
+    found = at_line(finding, Source(str(file), 1, file.read_text().strip()))
+    assert found.remedy.startswith("model" if id == "variables-not-trained" else "decoder")
+
+
+def test_what_is_thrown_away_has_no_name():
+    names = own_names(ast.parse("model, optimizer, _, _ = run.build()"), 1)
+    assert names == {"model": "model", "optimizer": "optimizer"}
+
+
+@pytest.mark.parametrize(
+    ("line", "metric"),
+    [
+        ("'val_accuracy': float(self.val_acc.result()),", "self.val_acc"),
+        ("print(f'{acc.result():.3f}')", "acc"),
+        ("print(acc.result(), loss.result())", ""),
+    ],
+)
+def test_a_metric_that_is_not_reset_is_called_as_in_the_line_that_reads_it(line, metric):
+    advice = CATALOGUE["metrics-not-reset"].remedy_at(line)
+    assert advice == (metric and f"{metric}.reset_state()  # after every epoch, and before validation")

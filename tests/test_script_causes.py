@@ -57,6 +57,7 @@ def found_causes(
     names: Sequence[str] = NAMES,
     step: int = STEP,
     lengths: Sequence[int] = (0, 0),
+    trained_by: str = "fit",
     **fit: Any,
 ) -> list[Finding]:
     """The causes of two scripts whose step ``STEP`` was seen.
@@ -70,6 +71,7 @@ def found_causes(
         names: the variables.
         step: the step.
         lengths: how many steps fit makes in all, and the loop.
+        trained_by: what trains in place of fit.
         fit: what fit was called with.
     """
     given = sides(other)
@@ -83,6 +85,7 @@ def found_causes(
         replace(
             given.traces[0],
             variables=variables, replicas=replicas, optimizers=[adam], epochs=epochs, fit=fit, steps=steps[0],
+            trained_by=trained_by,
         ),
         replace(given.traces[1], variables=variables, replicas=replicas, steps=steps[1]),
     )  # fmt: skip
@@ -959,8 +962,13 @@ def test_updates_of_fewer_micro_batches_are_no_batches_of_another_size(more: int
             for i in range(0, len(event.rows), 2)
         ])  # fmt: skip
 
+    def with_losses(close_up: CloseUp) -> CloseUp:
+        return changed(close_up, "loss", lambda event: [event] * len(close_up.of(STEP, "inputs")))
+
     right, other = parts(RIGHT), linear_step(rows=slice(0, 6 + more))
-    (cause,) = found_causes(right, other if more else parts(other), ends=(1, 2))
+    assert found_causes(right, parts(other), ends=(1, 2)) == [], "one loss of two calls, as of pairs"
+    right, other = with_losses(right), with_losses(other if more else parts(other))
+    (cause,) = found_causes(right, other, ends=(1, 2))
     if more:
         assert (cause.id, cause.measurements["kind"]) == ("batch-size-differs", "script-batch-size")
     else:
@@ -1219,6 +1227,10 @@ def test_a_short_batch_divided_by_the_size_of_a_full_one() -> None:
     data = float(short.arrays(STEP, "loss")[0]) - PENALTY
     assert accused(short, with_loss(off, data * 5 / 8 + PENALTY)) == [("loss", "loss-constant-denominator")]
     assert accused(short, with_loss(off, data * 5 / 9 + PENALTY)) == []
+    wrong = with_loss(short, data * 5 / 8 + PENALTY)
+    (found,) = found_causes(wrong, off, trained_by="loop")
+    assert (found.id, found.side) == ("loss-constant-denominator", "fit"), "of two loops, the first may be wrong"
+    assert found_causes(wrong, off) == []
     for later, named in ((1.0, True), (0.7, False)):  # by the number of classes, say, that was the size by chance
         full = of_zeros(rows=slice(0, 8))
         data = float(full.arrays(STEP, "loss")[0]) - PENALTY

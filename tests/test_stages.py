@@ -382,6 +382,22 @@ def test_the_same_loss_that_is_given_other_values_has_other_labels_and_accuses_n
     assert name_causes(found, sides(other)) == []
 
 
+@pytest.mark.parametrize(("same", "stage"), [(True, "loss"), (False, "examples")])
+def test_what_a_teacher_predicts_is_no_label_of_the_examples(same: bool, stage: str) -> None:
+    labels, soft = linear_step().arrays(STEP, "targets")[0], np.linspace(0, 1, 8)
+
+    def with_teacher(*both: np.ndarray, factor: float) -> CloseUp:
+        seen = linear_step(factor=factor)
+        (event,) = (each for each in seen.steps[STEP] if each.kind == "targets")
+        calls = [replace(event, arrays=[each, *event.arrays[1:]], rows=row_hashes([each])) for each in both]
+        events = [part for each in seen.steps[STEP] for part in (calls if each is event else [each])]
+        return replace(seen, steps={**seen.steps, STEP: events})
+
+    right = with_teacher(labels, soft, factor=1.0)
+    other = with_teacher(labels if same else labels + 0.25, soft**2, factor=1.5)
+    assert locate(right, other, [], STEP, NAMES).stage == stage
+
+
 @pytest.mark.parametrize(("gradient", "factor", "stage"), [(4.0, 1.0, "gradients"), (1.0, 2.0, "predictions")])
 def test_logits_are_no_other_predictions_than_their_probabilities_where_the_loss_agrees(
     gradient: float, factor: float, stage: str

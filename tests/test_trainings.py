@@ -42,7 +42,7 @@ from compare.app.scripts_explain import (
     _checked,
     _departure,
     _not_repeated,
-    _say_how_to_be_equal,
+    _say_which_is_eager,
     _say_which_settings_do_nothing,
 )
 from compare.check.causes.reporting import never_reset
@@ -1622,16 +1622,18 @@ def test_weights_that_a_callback_loads_with_their_optimizer_count_no_steps(
         (("a.py", "b.py"), ("fit", "fit"), True),
         (("a.py", "b.py"), ("fit", "loop"), False),
         (("a.py", "b.py"), ("fit with its own train_step", "fit"), False),
+        (("a.py", "b.py"), ("fit", "fit", "fit with its own train_step", "loop"), False),  # a teacher's fit comes first
         (("a.py", "a.py"), ("fit", "fit"), False),  # one file with two numbers of replicas
     ],
 )
 def test_a_copy_of_fit_in_place_of_a_loop_is_told(scripts: Sequence[str], ways: Sequence[str], said: bool) -> None:
     sides = [SimpleNamespace(program=SimpleNamespace(script=each), about="") for each in scripts]
     traces = [Trace((), 1, np.zeros(0), trained_by=way) for way in ways]
+    paired = list(zip(traces[::2], traces[1::2], strict=True))
     session: Any = SimpleNamespace(scripts=sides)
-    assert len(_both_fit(session, traces)) == said
+    assert len(_both_fit(session, paired)) == said
     sides[1].about = "TensorFlow 2.20"
-    assert _both_fit(session, traces) == []
+    assert _both_fit(session, paired) == []
 
 
 def test_the_epochs_that_fit_is_given_may_be_a_number_of_numpy(watch: Watch) -> None:
@@ -2360,11 +2362,12 @@ def notes_of(say: Callable[..., None], *traces: SimpleNamespace) -> list[str]:
 
 
 def test_the_side_that_makes_its_steps_eagerly_is_said() -> None:
-    def told(*eager: bool) -> str:
+    def told(*eager: bool, equal: bool = False) -> str:
         traces = [SimpleNamespace(eager=each, trained_by=by) for each, by in zip(eager, ("fit", "loop"), strict=True)]
-        return "".join(notes_of(_say_how_to_be_equal, *traces))
+        return "".join(notes_of(partial(_say_which_is_eager, equal=equal), *traces))
 
     assert told(False, False) == told(True, True) == ""
+    assert told(False, True, equal=True).endswith("of loop it would train as it does now, and most likely faster")
     assert told(False, True).startswith("loop makes its steps eagerly, and fit in a tf.function, which may round")
     assert told(False, True).endswith("with @tf.function on the step of loop they may be equal, bit for bit")
     assert told(True, False).endswith("without run_eagerly in fit they may be equal, bit for bit")

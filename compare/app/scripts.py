@@ -169,7 +169,7 @@ def _train(session: ScriptsSession) -> None:
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
     notes = [*environments, *(_unknown_ends(session.models[0]) if shown else ()), *_cut(session, runs)]
-    notes += [*_shuffles_apart(session, (first, second)), *_both_fit(session, (first, second))]
+    notes += [*_shuffles_apart(session, (first, second)), *_both_fit(session, paired)]
     session.run.save(notes=[*commits, *notes, *session.left_over, *session.left_out], unpaired=unpaired or None)
     for text in notes:
         tell(session.console, f"Note: {text}")
@@ -263,10 +263,10 @@ def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[st
     return [f"Dataset.shuffle and fit(shuffle=...) are switched off, so how they shuffle is not compared: {how}"]
 
 
-def _both_fit(session: ScriptsSession, traces: Sequence[Trace]) -> list[str]:
+def _both_fit(session: ScriptsSession, paired: Sequence[tuple[Trace, Trace]]) -> list[str]:
     """That neither of two scripts has a loop, as a sentence; one file may be run in two environments."""
     files = {each.program.script for each in session.scripts if not each.about}
-    fits = len(files) == 2 and all(trace.trained_by == "fit" for trace in traces)
+    fits = len(files) == 2 and all(trace.trained_by == "fit" for pair in paired for trace in pair)
     return ["both scripts train by fit: no loop of one's own was compared"] if fits else []
 
 

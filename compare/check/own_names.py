@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -30,18 +30,37 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     """The finding with the line where it was seen, and its advice in the names of the code around that line."""
     if source is None:
         return finding
-    names, cause = dict[str, str](), CATALOGUE.get(finding.id)
+    names, cause, lines = dict[str, str](), CATALOGUE.get(finding.id), linecache.getlines(source.file)
     with suppress(SyntaxError, ValueError, RecursionError):
-        names = own_names("".join(linecache.getlines(source.file)), source.line)
+        tree = ast.parse("".join(lines))
+        names = own_names(tree, source.line)
+        if cause is not None and cause.made_in and not source.instead:
+            source = _nearer(source, cause.made_in, _around(tree, source.line), lines)
+    if finding.id == "variables-not-trained":  # the model that it names may be the only one that is trained
+        names.pop("model", None)
     remedy = (cause and cause.remedy_at(source.text)) or finding.remedy
     return replace(finding, source=source, remedy=in_own_names(remedy, names))
 
 
-def own_names(text: str, line: int) -> dict[str, str]:
+def _around(tree: ast.Module, line: int) -> ast.AST:
+    """The innermost function around a line; all of the code, if it is in none."""
+    found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return next((each for each in found[::-1] if each.lineno <= line <= (each.end_lineno or 0)), tree)
+
+
+def _nearer(source: Source, pattern: str, scope: ast.AST, lines: Sequence[str]) -> Source:
+    """The line of a part of the code in which a mistake of this kind can be made, if there is but one."""
+    simple = (each for each in ast.walk(scope) if isinstance(each, ast.stmt) and not hasattr(each, "body"))
+    found = {each.lineno for each in simple if re.search(pattern, ast.unparse(each))}
+    if len(found) != 1:
+        return source
+    (line,) = found
+    return replace(source, line=line, text=lines[line - 1].strip())
+
+
+def own_names(tree: ast.Module, line: int) -> dict[str, str]:
     """The code's own names by those of the advice, as far as only one is meant in the function around a line."""
-    tree = ast.parse(text)
-    around = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-    scope = next((each for each in around[::-1] if each.lineno <= line <= (each.end_lineno or 0)), tree)
+    scope = _around(tree, line)
     here = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and each.lineno == line]
     found = _alone(_made(tree), scope) | {name: ast.unparse(own) for each in here for name, own in _made(each)}
     return found | _alone(_used(scope, found), scope)
@@ -62,8 +81,7 @@ def _alone(found: Named, scope: ast.AST) -> dict[str, str]:
     """The names that one thing alone has in a part of the code, or in all of it."""
     owns: dict[str, set[str]] = {}
     for name, own in found:
-        if ast.unparse(own).strip("_"):  # else it is thrown away
-            owns.setdefault(name, set()).add(ast.unparse(own))
+        owns.setdefault(name, set()).add(ast.unparse(own))
     inside = {ast.unparse(each) for each in ast.walk(scope) if isinstance(each, ast.Name | ast.Attribute)}
     chosen = {name: here if len(here := each & inside) == 1 else each for name, each in owns.items()}
     return {name: next(iter(each)) for name, each in chosen.items() if len(each) == 1}
@@ -74,7 +92,7 @@ def _made(tree: ast.AST) -> Named:
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Tuple(elts=own)], value=ast.Call(func=ast.Attribute(attr="build"))):
-                yield from zip(BUILT, own, strict=False)
+                yield from (pair for pair in zip(BUILT, own, strict=False) if ast.unparse(pair[1]) != "_")
             case (
                 ast.Assign(targets=[own], value=ast.Call(func=maker))
                 | ast.withitem(context_expr=ast.Call(func=maker), optional_vars=ast.expr() as own)

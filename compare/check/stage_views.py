@@ -63,8 +63,8 @@ def stage_sentence(comparison: Comparison, reference: str) -> str:
     """Which stages of the step agree, and which one does not; empty if that is not known."""
     views = stage_views(comparison)
     differs = next((view for view in views if view.state == DIFFERS), None)
-    if differs is None:
-        return ""
+    if differs is None or any(each["kind"] == "steps-made" for each in comparison.measurements):
+        return ""  # there is no such step on one side
     same = [view.title for view in views if view.state == SAME]
     agree = (
         f"{SENTENCES.format_field(same, 'and')} {'agree' if len(same) > 1 or same[0] in PLURAL else 'agrees'}; "

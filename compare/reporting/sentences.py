@@ -82,6 +82,12 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
     if training.verdict == "different":
         sides = {cause.side for cause in comparison.causes if cause.side}
         fault = f"; the mistake is in {reference}" if sides == {reference} else ""  # else the candidate would be blamed
+        made = next((each for each in comparison.measurements if each["kind"] == "steps-made"), None)
+        if made is not None:
+            (few, first), (many, last) = sorted((steps, name) for name, steps in made["steps"].items())
+            return (
+                f"{candidate} does not train like {reference}: {first} ends after {few:,} steps, {last} after {many:,}"
+            )
         return f"{candidate} does not train like {reference}: {_divergence(training)}{_noise(training)}{fault}"
     return f"no verdict on {candidate} and {reference}: {training.reason}"
 

@@ -96,6 +96,7 @@ class Cause:
             "{optimizer}" in them is the class of the other side's optimizer.
         rewrites: by a pattern of a whole line that makes the mistake, what to write in its place.
         by_hand: by a pattern of the whole line where it is seen, the remedy in the names of that line.
+        made_in: a pattern of the statement that makes the mistake, if the function where it is seen has only one such.
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
         update: variants of how the optimizer turns gradients into weights.
         formula: variants of how a reported number is computed.
@@ -116,6 +117,7 @@ class Cause:
     remedies: Mapping[str, str] = field(default_factory=dict)
     rewrites: Mapping[str, str] = field(default_factory=dict)
     by_hand: Mapping[str, str] = field(default_factory=dict)
+    made_in: str = ""
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
     formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None

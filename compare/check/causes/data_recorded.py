@@ -16,7 +16,7 @@ from compare.check.causes.base import Measurement, Variant
 from compare.check.recorded import parts_of_step, skipped_updates, steps_of_epoch
 from compare.check.sides import Sides
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, all_rows, example_rows, rows_by_epoch
+from compare.check.step_values import GRADIENTS, all_rows, example_rows, model_events, rows_by_epoch
 from compare.verdict.findings import Source
 from compare.watch.seen import ENDLESS, CloseUp
 from compare.watch.trace import Trace
@@ -47,6 +47,8 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
             return None  # one short batch is no other size of all
         parts = parts_of_step(sides)
+        if _called_for_one_loss(sides):
+            return None  # by a pair of examples each, say, and not for micro-batches
         if parts[0] != parts[1] and len(right) * parts[1] == len(other) * parts[0]:
             numbers = {"parts": parts[1], "expected": parts[0], "examples": len(right) // parts[0]}
             seen = Measurement.of("script-parts-of-update", **numbers)
@@ -76,6 +78,14 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         seen = Measurement.of("had-again", examples=len(other), earlier_step=again[-1])
         return "examples-repeated", Variant({}, seen)
     return _in_whole_epoch(sides, epoch, all_right)
+
+
+def _called_for_one_loss(sides: Sides) -> bool:
+    """Whether a side calls its model several times for one loss."""
+    counts = (
+        (len(model_events(each, sides.step, "inputs")), len(each.of(sides.step, "loss"))) for each in sides.close_ups
+    )
+    return any(0 < losses < calls for calls, losses in counts)
 
 
 def _ends_all_epochs_here(sides: Sides, epoch: Sequence[int]) -> bool:

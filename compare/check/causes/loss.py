@@ -343,7 +343,8 @@ CAUSES = (
         explanation="model.losses does not depend on the examples: every replica has the full value, and the gradients "
         "of all replicas are summed.",
         wrong="loss += tf.add_n(model.losses)  # on every replica",
-        remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
+        remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync  # not the whole sum on every replica",
+        made_in=r"\.losses\b",
         gradient=_regularization_not_divided,
         recorded={LOSS: recorded_penalty_each},
     ),
