@@ -467,7 +467,7 @@ def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
         session: Any = Mock(names=["fit", "loop"], options=Mock(keep=keep))
         said = _shuffles_apart(session, traces)
         assert len(said) == bool(way) and ("switched off" in "".join(said)) == bool(way and not keep)
-        assert all(each.endswith(f"fit shuffles again in every epoch and {way}") for each in said)
+        assert all(each.startswith(f"fit shuffles again in every epoch and {way}") for each in said)
         by_fit = Mock(shuffles=[], fit={}, trained_by="fit with its own train_step")
         assert _shuffles_apart(session, [by_fit, of_loop]) == [], "how its fit was called is not known"
 

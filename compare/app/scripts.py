@@ -258,15 +258,17 @@ def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[st
     if unknown or ways[0] == ways[1]:
         return []
     how = " and ".join(f"{name} {way}" for name, way in zip(session.names, ways, strict=True))
-    if ORDER in session.options.keep:
-        return [how]
-    return [f"Dataset.shuffle and fit(shuffle=...) are switched off, so how they shuffle is not compared: {how}"]
+    off = "; that is not compared, since Dataset.shuffle and fit(shuffle=...) are switched off"
+    return [how + off * (ORDER not in session.options.keep)]
 
 
 def _both_fit(session: ScriptsSession, paired: Sequence[tuple[Trace, Trace]]) -> list[str]:
     """That neither of two scripts has a loop, as a sentence; one file may be run in two environments."""
     files = {each.program.script for each in session.scripts if not each.about}
-    fits = len(files) == 2 and all(trace.trained_by == "fit" for pair in paired for trace in pair)
+    fits = len(files) == 2 and all(
+        trace.trained_by == "fit" and len(trace.parts) < 2  # else it may go on by a loop
+        for pair in paired for trace in pair
+    )  # fmt: skip
     return ["both scripts train by fit: no loop of one's own was compared"] if fits else []
 
 

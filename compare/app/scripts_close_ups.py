@@ -208,23 +208,24 @@ def look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPai
         if place is None or model.traces[0].state:
             continue
         sides = (each.at(np.array([in_time(place)]))["projections"] for each in (pair.reference, pair.candidate))
-        if rounding.unlikely(*sides) or optimizers_apart(model.traces):
-            begin.append(Departure(model.epochs.step(place), start, pair, model))
+        step = model.epochs.step(place)
+        if rounding.unlikely(*sides) or optimizers_apart(model.traces, step):
+            begin.append(Departure(step, start, pair, model))
     return {each.departure.name: each for each in close_ups(session, [each for each in begin if each.step > INITIAL])}
 
 
-def other_settings_of(traces: Sequence[Trace]) -> dict[str, list[Any]]:
-    """The settings that differ of two trainings' first optimizers, if these are of one class; else none."""
-    reference, candidate = (trace.optimizers[:1] for trace in traces)
-    if not (reference and candidate and reference[0]["class"] == candidate[0]["class"]):
+def other_settings_of(traces: Sequence[Trace], step: int) -> dict[str, list[Any]]:
+    """The settings that differ of two trainings' optimizers in a step, if these are of one class; else none."""
+    reference, candidate = (trace.optimizer_at(step) for trace in traces)
+    if reference is None or candidate is None or reference["class"] != candidate["class"]:
         return {}
-    return settings_apart(candidate[0]["config"], reference[0]["config"])
+    return settings_apart(candidate["config"], reference["config"])
 
 
-def optimizers_apart(traces: Sequence[Trace]) -> bool:
-    """Whether two trainings' first optimizers have other settings, or are of other classes."""
-    classes = {each["class"] for trace in traces for each in trace.optimizers[:1]}
-    return len(classes) > 1 or bool(other_settings_of(traces))
+def optimizers_apart(traces: Sequence[Trace], step: int) -> bool:
+    """Whether two trainings' optimizers have other settings in a step, or are of other classes."""
+    classes = {each["class"] for trace in traces if (each := trace.optimizer_at(step)) is not None}
+    return len(classes) > 1 or bool(other_settings_of(traces, step))
 
 
 def look_into(

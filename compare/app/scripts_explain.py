@@ -83,7 +83,7 @@ def explain(session: ScriptsSession) -> None:
 
 def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) -> None:
     """Says how the optimizers of two trainings differ that are alike all the same, as with a limit never reached."""
-    if settings := other_settings_of(model.traces):
+    if settings := other_settings_of(model.traces, 1):
         seen = {"side": model.names[1], "optimizer": model.traces[1].optimizers[0]["class"], "settings": settings}
         _note(session, f"{words.said(Measurement.of('script-settings', **seen))}, which makes no difference here")
 
@@ -94,7 +94,8 @@ def _say_which_is_eager(session: ScriptsSession, model: ModelPair, *, equal: boo
     if first.eager == second.eager:
         return
     name, other = session.names if first.eager else reversed(session.names)
-    fit = (first if first.eager else second).trained_by.startswith("fit")
+    trace = first if first.eager else second
+    fit = trace.trained_by.startswith("fit") and len(trace.parts) < 2  # else it may go on by a loop
     how = f"without run_eagerly in {name}" if fit else f"with @tf.function on the step of {name}"
     differently = f"{name} makes its steps eagerly, and {other} in a tf.function"
     if equal:
@@ -125,7 +126,7 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: Clo
     if len(set(model.lengths)) > 1:
         return Departure(min(model.lengths) + 1, start, pair, model)
     made = early.located.stages if early is not None and early.located.stage == LOSS else ()
-    if early is not None and optimizers_apart(model.traces):
+    if early is not None and optimizers_apart(model.traces, early.departure.step):
         update = early.located.of(UPDATE) if early.located.stage == UPDATE else None
         if update is not None and update.equal is False:
             return replace(early.departure, start=None)  # other settings make another update, however small it is

@@ -180,7 +180,7 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
 
 
 def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> list[Finding]:
-    used = used_by(sides.other_trace, sides.right_trace)
+    used = used_by(sides.other_trace, sides.right_trace, sides.step)
     epoch, step = sides.epochs.place(sides.step)
     place = {"at_step": sides.step} if epoch == 1 else {"at_step": sides.step, "at_place": [epoch, step]}
 

@@ -58,8 +58,8 @@ SCRIPT_ALONE = Used(frozenset((SCRIPT, ALONE)))
 """A script on one replica."""
 
 
-def used_by(other: Trace, right: Trace) -> Used:
-    """What a script at fault uses, next to the right one."""
+def used_by(other: Trace, right: Trace, step: int = 1) -> Used:
+    """What a script at fault uses, next to the right one, in a step."""
     words = {
         SCRIPT: True,
         FIT: other.trained_by == "fit",
@@ -69,7 +69,7 @@ def used_by(other: Trace, right: Trace) -> Used:
         AVERAGES: bool(right.config.get("use_ema")),
         SETS_RATE: any("LearningRate" in name for name in right.fit.get("callbacks", ())),
     }
-    return Used.of(words, class_of(right.optimizers[0] if right.optimizers else {"class": "Adam"}))
+    return Used.of(words, class_of(right.optimizer_at(step) or {"class": "Adam"}))
 
 
 def class_of(optimizer: Mapping[str, Any]) -> str:

@@ -57,6 +57,10 @@ def lost(folder: Path) -> list[str]:
     return [name for name in (found[1].split() if found else ()) if name not in sources(folder)]
 
 
+SCRIPTS = "two scripts"
+"""What the list of runs calls their experiment."""
+
+
 def write_index(reports: Path) -> Path:
     """Writes ``index.html`` in a folder of runs, listing the newest run first.
 
@@ -73,15 +77,19 @@ def write_index(reports: Path) -> Path:
     runs.sort(key=lambda run: run["started"], reverse=True)
     _tell_apart(runs)
     words, counted = (*FROM_BEST, "failed", "unfinished", ""), Counter(run["word"] for run in runs)
+    values = {name: {run[name] for run in runs} for name in ("word", "experiment", "strategy")}
+    told = {name for name in ("experiment", "strategy") if values["experiment"] != {SCRIPTS} or len(values[name]) > 1}
     choices = [
-        (column, sorted({run[key] or "unreadable" for run in runs if run[key] or key == "word"}))
+        (column, sorted(each or "unreadable" for each in values[key] if each or key == "word"))
         for column, key in (("verdict", "word"), ("experiment", "experiment"), ("strategy", "strategy"))
+        if column == "verdict" or column in told
     ]
     content = {
         "runs": runs,
         "together": TOGETHER if (reports / TOGETHER).is_file() else "",
         "counts": [(word or "unreadable", counted[word]) for word in words if counted[word]],
         "choices": choices,
+        "told": told | {"what differs" for run in runs if run["differs"]},
     }
     return _render("index.html", reports / INDEX, content)
 
@@ -221,6 +229,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
         "causes": list(dict.fromkeys(causes)) or [*map(_beginning, seen)] or ["cause unknown"] * (word == "different"),
         "failures": [(each.side or "every trainer", how.get(each.side, "raised"), each.error) for each in failures],
+        "notes": [_beginning(text) for text in run.get("notes", ())] if options.get("scripts") else [],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
         "result": result,
         "problem": problem,
@@ -238,7 +247,7 @@ def _beginning(text: str) -> str:
 def _trained(options: Mapping[str, Any]) -> str:
     if options.get("logs"):
         return "curves only"
-    return "two scripts" if options.get("scripts") else label(str(options.get("experiment", "")))
+    return SCRIPTS if options.get("scripts") else label(str(options.get("experiment", "")))
 
 
 def _strategy(run: Mapping[str, Any]) -> str:
@@ -254,7 +263,7 @@ def _strategy(run: Mapping[str, Any]) -> str:
 def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:
     return {
         "name": folder.name, "link": f"{quote(folder.name)}/", "word": "", "interrupted": False, "scope": "run",
-        "experiment": "", "trainers": [], "strategy": "", "epochs": "", "causes": [], "started": "",
+        "experiment": "", "trainers": [], "strategy": "", "epochs": "", "causes": [], "notes": [], "started": "",
         "failures": [], "sample": False, "result": ("", ""), "problem": str(error), "options": {}, "differs": [],
     }  # fmt: skip
 

@@ -287,7 +287,8 @@ class Observer:
                     self._random.restart()
                     self.trainings.begin_again(training)
             elif training.steps:
-                self._complete(training)
+                if not training.is_unchanged():  # else a noise twin would have its noise a step too early
+                    self._complete(training)
                 training.adjusted = True
                 for count in training.counts.values():
                     count.set_back()

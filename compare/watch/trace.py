@@ -245,6 +245,12 @@ class Trace:
         """The configuration of its first optimizer; empty if it has none."""
         return dict(self.optimizers[0]["config"]) if self.optimizers else {}
 
+    def optimizer_at(self, step: int) -> Mapping[str, Any] | None:
+        """The optimizer that makes a step, where each part of the training has one; else the first, if there is any."""
+        begun = [first for first, _ in self.parts if first < step]
+        one_each = len(self.parts) == len(self.optimizers)
+        return next(iter(self.optimizers[len(begun) - 1 if one_each and begun else 0 :]), None)
+
     @property
     def by_hand(self) -> bool:
         """Whether its steps are made without an optimizer."""

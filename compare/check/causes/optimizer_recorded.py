@@ -33,16 +33,13 @@ from compare.check.step_values import (
     relative_gap,
 )
 from compare.check.used import class_of
-from compare.watch.trace import BY_HAND
+from compare.watch.trace import BY_HAND, Trace
 
 
 def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> tuple[str, Variant] | None:
     """The cause that makes other updates of equal gradients; with ``limits``, those of gradients come first."""
     rates, variables = _recorded_rates(sides)
-    right, other = (
-        next(iter([*(each for each in trace.optimizers if begins_with(rate, each)), *trace.optimizers]), None)
-        for trace, rate in zip(sides.traces, rates, strict=True)
-    )  # the first of several that begins with the learning rate of the step, or else the first
+    right, other = (_in_use(trace, sides.step, rate) for trace, rate in zip(sides.traces, rates, strict=True))
     if right is not None and other is not None and BY_HAND in (right["class"], other["class"]):
         by_hand = _updated_by_hand(sides, other, right)
         return ("optimizer-differs", by_hand) if by_hand else None
@@ -98,6 +95,12 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
     again = (Variant({}, made, by_right=at is not sides) for at in (sides, sides.turned()) if (made := made_again(at)))
     counted = next(again, None) or _counted_without_data(sides)
     return ("optimizer-differs", counted) if counted else None
+
+
+def _in_use(trace: Trace, step: int, rate: float | None) -> Mapping[str, Any] | None:
+    """The optimizer of a step: of several, if it is not known which, the first that begins with its learning rate."""
+    others = () if len(trace.parts) == len(trace.optimizers) else trace.optimizers
+    return next((each for each in others if begins_with(rate, each)), trace.optimizer_at(step))
 
 
 def _is_of_rate(sides: Sides, rates: tuple[float | None, float | None]) -> bool:
