@@ -31,7 +31,7 @@ from compare.records.model import step_dtype
 from compare.verdict.findings import Finding, StageValues
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import ENDLESS, CloseUp, Event, row_hashes, sketch
-from compare.watch.trace import BY_HAND, FitEpoch
+from compare.watch.trace import BY_HAND, FitEpoch, Trace
 
 pytestmark = pytest.mark.usefixtures("texts_by_id")  # no cause rests on a sentence
 
@@ -1220,6 +1220,19 @@ def test_a_loss_times_a_known_factor(replicas: int, factor: float, cause: str | 
     loss = factor * LOSS if whole else factor * (LOSS - PENALTY) + PENALTY
     found = accused(RIGHT, with_loss(OFF, loss), replicas=replicas)
     assert found == ([] if cause is None else [("loss", cause)])
+
+
+def test_of_two_stages_the_optimizers_of_the_step_are_compared() -> None:
+    def trained(trace: Trace, rate: float) -> Trace:
+        stages = [{"class": name, "config": {"learning_rate": each}} for name, each in (("Adam", 0.1), ("SGD", rate))]
+        return replace(trace, optimizers=stages, parts=[(0, 0), (STEP - 1, 0)])
+
+    other = linear_step(rate=0.1)
+    given = sides(other)
+    traces = tuple(trained(trace, rate) for trace, rate in zip(given.traces, (0.01, 0.1), strict=True))
+    both = replace(given, traces=traces, close_ups=(linear_step(rate=0.01), other))
+    (found,) = name_causes(locate(*both.close_ups, [], STEP, NAMES), both)
+    assert has(found, kind="script-settings", optimizer="SGD", settings={"learning_rate": [0.1, 0.01]})
 
 
 def test_a_short_batch_divided_by_the_size_of_a_full_one() -> None:

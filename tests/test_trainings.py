@@ -1485,6 +1485,29 @@ def test_a_step_of_fit_that_finds_no_more_data_is_no_step(watch: Watch, nudge: N
     assert (trace.last, trace.empty) == (6, [])
 
 
+def test_weights_that_are_set_to_what_they_are_do_not_bring_a_noise_twin_its_noise_too_early(watch: Watch) -> None:
+    def in_two_stages() -> None:
+        model = make()
+        for _ in range(2):
+            model.compile(keras.optimizers.Adam(0.01), "mse")
+            model.fit(X, Y, batch_size=16, verbose=0, shuffle=False)
+            model.set_weights(model.get_weights())  # as EarlyStopping does that restores the best ones
+
+    plain, twin = only(watch(in_two_stages)), only(watch(in_two_stages, nudge=Nudge(4, 1)))
+    equal = (plain.steps["hashes"] == twin.steps["hashes"]).all(axis=(1, 2))
+    assert plain.steps["step"].tolist() == twin.steps["step"].tolist() == list(range(7))
+    assert equal.tolist() == [True] * 4 + [False] * 3
+
+
+def test_the_optimizer_of_a_step_is_that_of_its_part_of_the_training() -> None:
+    first, second = ({"class": each, "config": {"learning_rate": 0.01}} for each in ("Adam", "RMSprop"))
+    trace = Trace((), 1, np.zeros(0), optimizers=[first, second], parts=[(0, 0), (45, 0)])
+    found = [trace.optimizer_at(step) for step in (1, 45, 46, 90)]
+    assert found == [first, first, second, second]
+    assert replace(trace, parts=[(0, 0)]).optimizer_at(46) == first, "two in one part take turns, say"
+    assert replace(trace, optimizers=(), parts=()).optimizer_at(1) is None
+
+
 def test_a_step_before_the_data_end_in_the_same_call_is_not_left_out(watch: Watch) -> None:
     def by_twos() -> None:
         model, optimizer = make(), keras.optimizers.Adam(0.01)
