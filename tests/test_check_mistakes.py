@@ -447,6 +447,8 @@ def test_remedies_use_what_the_loop_has(tensorflow, loop, cause, measured, never
     assert finding.id == cause
     assert finding.measurements.items() >= measured.items()
     assert never not in finding.remedy
+    if loop is OtherRate:
+        assert finding.source.text == "self.optimizer.learning_rate = 0.01", "where it is set, not where it shows"
 
 
 def test_an_error_of_the_check_itself_is_seen_in_tests_and_costs_a_probe_elsewhere(monkeypatch):

@@ -184,6 +184,8 @@ class LookInside:
             if each.kind == REPORTING:
                 divided = side.inside.divided.get(each.divided) if side.inside is not None else None
                 source = Source.of(divided or line_that_makes(side.reported_at, each.metrics), shows=True)
+            elif each.measurements.get("kind") == "learning-rate" and side.rate_set:
+                source = Source.of(side.rate_set)
             elif side.inside is not None and each.id in CATALOGUE:
                 source = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
             findings.append(at_line(each, source))

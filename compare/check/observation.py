@@ -113,6 +113,7 @@ class Observation:
         trainable: the number of trainable variables, which come first.
         optimizers: each class of optimizer that was applied, with each of its configurations; the learning rate
             is that of the first step.
+        rate_set: the line that has set the learning rate last; None if none has.
         distributed: whether the trainer ran a step, or distributed data, through the strategy.
         initial: the state after ``build``.
         foreign: how many variables outside the run's model an optimizer was applied to.
@@ -137,6 +138,7 @@ class Observation:
     names: list[str] = field(default_factory=list)
     trainable: int = 0
     optimizers: list[tuple[type[Any], dict[str, Any]]] = field(default_factory=list)
+    rate_set: tuple[str, int, str] | None = None
     distributed: bool = False
     initial: State = field(default_factory=list)
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)

@@ -39,6 +39,7 @@ from compare.user_errors import line_now, without_exit
 from compare.watch.initial_weights import InitialWeights
 from compare.watch.settings import MADE_ALIKE, Detail
 from compare.watch.stages import StageObserver
+from compare.watch.trace_writer import rate_set_at
 
 
 @contextmanager
@@ -185,6 +186,7 @@ class ProbeRun(Run):
         """The index of an optimizer's class and configuration; only its learning rate may have changed since."""
         with tf.init_scope():  # inside a graph that is traced, a learning rate has no value
             found = type(optimizer), configuration(optimizer, variables)
+        self.observation.rate_set = rate_set_at(optimizer)
         for i, (cls, config) in enumerate(self.observation.optimizers):
             if cls is found[0] and _without_rate(config) == _without_rate(found[1]):
                 return i

@@ -104,9 +104,16 @@ class TraceWriter:
         of_training = {name: getattr(training, name) for name in OF_TRAINING} | {"model": training.name}
         for seen, optimizer in zip(self.content(number)["optimizers"], training.described, strict=False):
             seen["lr"] = None if seen["own"] else _without_effect(optimizer)
-            rate = getattr(optimizer, "_learning_rate", None)
-            seen["rate_set"] = getattr(getattr(rate, "value", rate), SET_AT, None)
+            seen["rate_set"] = rate_set_at(optimizer)
         replace_file(self.folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
+
+
+def rate_set_at(optimizer: Any) -> tuple[str, int, str] | None:
+    """The line of the script that has set an optimizer's learning rate last; None if none has."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    value = getattr(rate, "value", rate)
+    copies = value, *getattr(value, "values", ())
+    return next(filter(None, (getattr(each, SET_AT, None) for each in copies)), None)
 
 
 def _without_effect(optimizer: Any) -> float | None:
