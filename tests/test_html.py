@@ -290,7 +290,7 @@ def test_a_comparison_of_scripts_that_failed_is_listed_with_the_error_and_its_lo
     assert [address for address in page.addresses if "log" in address or "without" in address] == ["with-log/loop.log"]
     assert page.text.count("loop failed: NameError: name 'x' is not defined (loop.py, line 3)") == 2
     assert "2 failed" in page.text and "more" not in page.text and "No numbers" not in page.text
-    assert "their own, 2 replicas" in page.text and "default" not in page.text
+    assert "strategy" not in page.text, "which is the scripts' own in all of them"
 
 
 def test_a_difference_without_a_known_cause_says_that_it_is_shown_above(tmp_path: Path) -> None:

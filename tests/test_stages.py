@@ -20,6 +20,7 @@ from compare.check.stages import Located, first_apart, locate, updates_otherwise
 from compare.check.step_values import STAGES, calls_of, calls_with_examples
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
+from compare.verdict.findings import StageValues
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
@@ -299,12 +300,28 @@ def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
         ([ADAM, ADAM], STEP - 2, []),  # whose first step was equal
         ([ADAM], STEP - 1, []),
         ([ADAM, {**ADAM, "config": {**ADAM["config"], "learning_rate": 0.5}}], STEP - 1, ["optimizer-differs"]),
-        ([ADAM, {**ADAM, "config": {**ADAM["config"], "beta_1": 0.5}}], STEP - 1, []),
     ):
         made = {"optimizers": optimizers, "parts": [(0, 0), (begun, 0)]}
         for traces, side in (((fit, replace(loop, **made)), "loop"), ((replace(fit, **made), loop), "fit")):
             found = name_causes(located(other), replace(plain, traces=traces))
             assert [(each.id, each.side) for each in found] == [(cause, side) for cause in causes]
+
+    second = {**ADAM, "config": {**ADAM["config"], "beta_1": 0.5}}
+    two = replace(loop, optimizers=[ADAM, second], parts=[(0, 0), (STEP - 1, 0)])
+    (found_,) = name_causes(located(other), replace(plain, traces=(fit, two)))
+    assert found_.measurements["settings"] == {"beta_1": [0.5, 0.9]}, "that of the step has other settings"
+
+
+def test_a_side_that_ends_earlier_is_said_and_not_the_step_that_it_lacks() -> None:
+    stages = (StageValues("examples", 1.0, 0.0, "32 examples", "no step"),)
+    seen = {"kind": "steps-made", "steps": {"fit": 94, "loop": 90}}
+    training = Training(DIFFERENT, None, Difference(4, 1, None, "examples"), 90)
+    comparison = Comparison("loop", training, Reporting(None, {}), stages=stages, measurements=(seen,))
+    ends = "loop ends after 90 steps and fit ends after 94 steps"
+    assert sentence(comparison, "fit") == f"loop does not train like fit: {ends}"
+    assert stage_sentence(comparison, "fit") == ""
+    other = replace(comparison, measurements=())
+    assert ends not in sentence(other, "fit") and "the examples differ" in stage_sentence(other, "fit")
 
 
 def test_a_new_optimizer_is_said_where_something_before_the_update_differs_too() -> None:

@@ -1158,7 +1158,7 @@ def test_another_loss_is_a_difference_that_updates_hide_where_weights_are_alike(
 ) -> None:
     alike = SimpleNamespace(training=Training("alike", None, None, 4))
     pair: Any = SimpleNamespace(noise_start=None, compared=lambda twins: alike)
-    model: Any = SimpleNamespace(lengths=(4, 4), names=("fit", "loop"))
+    model: Any = SimpleNamespace(lengths=(4, 4), names=("fit", "loop"), traces=[Trace((), 1, np.zeros(0))] * 2)
     located = Located(1, stage, stages=[StageValues("loss", loss, 1e-6), StageValues("gradients", gradients, 1e-6)])
     of_rounding = Departure(1, (1, 1), pair, model)
     early: Any = SimpleNamespace(repeats=True, located=located, departure=of_rounding)
@@ -2386,7 +2386,8 @@ def notes_of(say: Callable[..., None], *traces: SimpleNamespace) -> list[str]:
 
 def test_the_side_that_makes_its_steps_eagerly_is_said() -> None:
     def told(*eager: bool, equal: bool = False) -> str:
-        traces = [SimpleNamespace(eager=each, trained_by=by) for each, by in zip(eager, ("fit", "loop"), strict=True)]
+        ways = zip(eager, ("fit", "loop"), strict=True)
+        traces = [SimpleNamespace(eager=each, trained_by=by, parts=[]) for each, by in ways]
         return "".join(notes_of(partial(_say_which_is_eager, equal=equal), *traces))
 
     assert told(False, False) == told(True, True) == ""
@@ -2398,7 +2399,7 @@ def test_the_side_that_makes_its_steps_eagerly_is_said() -> None:
 
 def test_settings_that_make_no_difference_are_said() -> None:
     def told(*optimizers: dict[str, Any]) -> list[str]:
-        traces = (SimpleNamespace(optimizers=[each]) for each in optimizers)
+        traces = (Trace((), 1, np.zeros(0), optimizers=[each]) for each in optimizers)
         return notes_of(_say_which_settings_do_nothing, *traces)
 
     def adam(**config: Any) -> dict[str, Any]:

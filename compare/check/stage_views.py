@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compare.check.measurement import Measurement
 from compare.check.phrases import SENTENCES
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STAGES, STATE
 from compare.verdict.model import Comparison
@@ -59,12 +60,20 @@ def stage_views(comparison: Comparison) -> list[StageView]:
     return views
 
 
+def steps_made(comparison: Comparison) -> dict[str, int]:
+    """The numbers of steps by side, the smaller first, where one side has ended before the other differs; else none."""
+    seen = (Measurement.read(each) for each in comparison.measurements)
+    none: dict[str, int] = {}
+    counts = next((each.quantities["steps"] for each in seen if each.kind == "steps-made"), none)
+    return dict(sorted(counts.items(), key=lambda count: count[1]))
+
+
 def stage_sentence(comparison: Comparison, reference: str) -> str:
     """Which stages of the step agree, and which one does not; empty if that is not known."""
     views = stage_views(comparison)
     differs = next((view for view in views if view.state == DIFFERS), None)
-    if differs is None or any(each["kind"] == "steps-made" for each in comparison.measurements):
-        return ""  # there is no such step on one side
+    if differs is None or steps_made(comparison):
+        return ""
     same = [view.title for view in views if view.state == SAME]
     agree = (
         f"{SENTENCES.format_field(same, 'and')} {'agree' if len(same) > 1 or same[0] in PLURAL else 'agrees'}; "

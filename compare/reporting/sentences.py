@@ -7,6 +7,7 @@ from itertools import groupby
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
+from compare.check.stage_views import steps_made
 from compare.check.step_values import STAGES
 from compare.naming import Code, did_you_mean, some
 from compare.records.logs import fit_name
@@ -82,12 +83,9 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
     if training.verdict == "different":
         sides = {cause.side for cause in comparison.causes if cause.side}
         fault = f"; the mistake is in {reference}" if sides == {reference} else ""  # else the candidate would be blamed
-        made = next((each for each in comparison.measurements if each["kind"] == "steps-made"), None)
-        if made is not None:
-            (few, first), (many, last) = sorted((steps, name) for name, steps in made["steps"].items())
-            return (
-                f"{candidate} does not train like {reference}: {first} ends after {few:,} steps, {last} after {many:,}"
-            )
+        if made := steps_made(comparison):
+            ends = " and ".join(f"{name} ends after {count:,} steps" for name, count in made.items())
+            return f"{candidate} does not train like {reference}: {ends}"
         return f"{candidate} does not train like {reference}: {_divergence(training)}{_noise(training)}{fault}"
     return f"no verdict on {candidate} and {reference}: {training.reason}"
 
