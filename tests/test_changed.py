@@ -11,6 +11,7 @@ from eager import Eager, run
 
 from compare.check.changed import changed
 from compare.check.words import said
+from compare.engine.described import without_long
 
 
 class Second(Eager):
@@ -91,6 +92,14 @@ def settings(**parts: Any) -> dict[str, Any]:
 def test_what_has_changed_is_said(now: dict[str, Any], told: list[str]) -> None:
     found = [said(each) for each in changed({**RUN, **now}, RUN)]
     assert [each[: len(part)] for each, part in zip(found, told, strict=True)] == told
+
+
+def test_a_long_list_of_a_configuration_is_told_by_its_checksum() -> None:
+    words = [str(number) for number in range(500)]
+    short = without_long({"vocabulary": words, "rate": [0.5] * 100, "of": [{"code": "x" * 101}]})
+    assert short["rate"] == [0.5] * 100 and short["vocabulary"].startswith("500 values, SHA-256 ")
+    assert short["of"][0]["code"].startswith("101 values")
+    assert short["vocabulary"] != without_long([*words[:-1], "x"]), "another word is another value"
 
 
 def test_of_a_run_of_an_earlier_version_settings_are_not_called_equal() -> None:

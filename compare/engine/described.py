@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any
 from unittest import mock
 
 import numpy as np
+
+LONG = 100
+"""The most values of a list, or characters of a text, that are written out."""
 
 
 def described(thing: Any) -> dict[str, Any]:
@@ -41,6 +45,15 @@ def configuration_of(thing: Any) -> dict[str, Any]:
 
 def _plain_attributes(thing: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(thing).items() if isinstance(value, bool | int | float | str)}
+
+
+def without_long(value: Any) -> Any:
+    """The same, with the number and a checksum of the values in place of long lists, such as a vocabulary."""
+    if isinstance(value, dict):
+        return {name: without_long(each) for name, each in value.items()}
+    if isinstance(value, list | str) and len(value) > LONG:
+        return f"{len(value):,} values, SHA-256 {hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]}"
+    return [without_long(each) for each in value] if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

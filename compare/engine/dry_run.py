@@ -17,7 +17,7 @@ from compare.engine.building import (
     refuse_shared,
     refuse_used,
 )
-from compare.engine.described import described, layers_of
+from compare.engine.described import described, layers_of, without_long
 from compare.engine.input_pipeline import Data
 from compare.engine.metrics import metric_objects
 from compare.engine.run import TrainingTask
@@ -69,7 +69,8 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> TriedOut:
         made = {
             part: [described(each) for each in tf.nest.flatten(own) if each is not None] for part, own in parts.items()
         }
-        tried = TriedOut({"model": layers_of(model), **made}, [tuple(each.shape) for each in variables])
+        settings = without_long({"model": layers_of(model), **made})
+        tried = TriedOut(settings, [tuple(each.shape) for each in variables])
         if "train-step" in trainers:
             refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss
