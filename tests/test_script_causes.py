@@ -1258,6 +1258,22 @@ def test_a_short_batch_divided_by_the_size_of_a_full_one() -> None:
     assert accused(RIGHT, with_loss(OFF, (LOSS - PENALTY) * 5 / 8 + PENALTY)) == [], "this batch is full"
 
 
+@pytest.mark.parametrize(("loss", "named"), [((3 * 1.0 + 2 * 3.0) / 8, True), (5 / 8 * (1.0 + 3.0) / 2, False)])
+def test_of_a_short_batch_that_is_split_unevenly_each_example_counts_as_on_its_replica(
+    loss: float, named: bool
+) -> None:
+    """Three examples with the mean loss 1 on one replica, two with 3 on the other; eight would be a full batch."""
+
+    def of_replicas(event: Event) -> list[Event]:
+        shares = [[np.float64((mean + PENALTY) / 2), np.float64(PENALTY)] for mean in (1.0, 3.0)]
+        return [replace(event, replica=number, arrays=share) for number, share in enumerate(shares)]
+
+    right = changed(linear_step(rows=slice(0, 5)), "loss", of_replicas)
+    right = replace(right, steps={**right.steps, STEP + 1: linear_step().steps[STEP]})
+    other = with_loss(linear_step(rows=slice(0, 5), gradient=0.9), loss + PENALTY)
+    assert accused(right, other, replicas=2) == [("loss", "loss-constant-denominator")] * named
+
+
 def test_a_factor_with_two_names_has_the_more_usual_one() -> None:
     half, off = linear_step(rows=slice(0, 4)), linear_step(rows=slice(0, 4), gradient=0.9)
     data = float(half.arrays(STEP, "loss")[0]) - PENALTY

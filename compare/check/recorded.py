@@ -183,7 +183,26 @@ class RecordedLoss:
         left_out = sum(self.penalties[i] for i in recipe.omitted)
         if data is None:
             return None
-        return self.factor(recipe.share) * data + recipe.regularization * (self.penalty - left_out)
+        of_examples = self._shared(recipe.share) if asked == (GIVEN, True) else None
+        if of_examples is None:
+            of_examples = self.factor(recipe.share) * data
+        return of_examples + recipe.regularization * (self.penalty - left_out)
+
+    def _shared(self, share: Share) -> float | None:
+        """The loss of the examples if each has a share, where that of each replica is known: their sizes may be unlike.
+
+        Where they are, ``split`` has more examples on the first replicas, as ``tf.distribute`` does.
+        """
+        events, sizes = self.sides.right.of(self.sides.step, "loss"), self.split.sizes
+        if [each.replica for each in events] != list(range(len(sizes))) or len(sizes) < 2 or not all(sizes):
+            return None
+        own = []
+        for each in events:
+            count = each.info["targets"]
+            loss, penalty = (float(sum(map(np.sum, part))) for part in (each.arrays[:count], each.arrays[count:]))
+            own.append(loss - penalty / len(sizes))
+        right, other = mean_of_means(self.split), share(self.split)
+        return sum(loss * b / a for loss, a, b in zip(own, right, other, strict=True))
 
 
 def with_own_predictions(sides: Sides) -> Sides | None:
