@@ -209,7 +209,7 @@ def look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPai
             continue
         sides = (each.at(np.array([in_time(place)]))["projections"] for each in (pair.reference, pair.candidate))
         step = model.epochs.step(place)
-        if rounding.unlikely(*sides) or optimizers_apart(model.traces, step):
+        if rounding.unlikely(*sides) or other_settings_of(model.traces, step):
             begin.append(Departure(step, start, pair, model))
     return {each.departure.name: each for each in close_ups(session, [each for each in begin if each.step > INITIAL])}
 
@@ -220,12 +220,6 @@ def other_settings_of(traces: Sequence[Trace], step: int) -> dict[str, list[Any]
     if reference is None or candidate is None or reference["class"] != candidate["class"]:
         return {}
     return settings_apart(candidate["config"], reference["config"])
-
-
-def optimizers_apart(traces: Sequence[Trace], step: int) -> bool:
-    """Whether two trainings' optimizers have other settings in a step, or are of other classes."""
-    classes = {each["class"] for trace in traces if (each := trace.optimizer_at(step)) is not None}
-    return len(classes) > 1 or bool(other_settings_of(traces, step))
 
 
 def look_into(

@@ -19,7 +19,6 @@ from compare.app.scripts_close_ups import (
     first_before,
     look_early,
     look_into,
-    optimizers_apart,
     other_settings_of,
     seen_losses,
 )
@@ -126,7 +125,7 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: Clo
     if len(set(model.lengths)) > 1:
         return Departure(min(model.lengths) + 1, start, pair, model)
     made = early.located.stages if early is not None and early.located.stage == LOSS else ()
-    if early is not None and optimizers_apart(model.traces, early.departure.step):
+    if early is not None and other_settings_of(model.traces, early.departure.step):
         update = early.located.of(UPDATE) if early.located.stage == UPDATE else None
         if update is not None and update.equal is False:
             return replace(early.departure, start=None)  # other settings make another update, however small it is
