@@ -286,10 +286,11 @@ def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list
 
 def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence[ScriptRun]) -> None:
     for name, run in zip(names, runs, strict=True):
+        script = run.settings.cited(run.settings.script)
         if how := left_by(run, UNSEEN):
-            raise _failed(session, f"no verdict is possible: {run.settings.script} {how}", name, how)
+            raise _failed(session, f"no verdict is possible: {script} {how}", name, how)
         if error := failure_of(run):
-            raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
+            raise _failed(session, f"{script} failed: {error}; its output is in {run.log}", name, error)
 
 
 def _untrained(run: ScriptRun) -> dict[str, list[str]]:
@@ -396,7 +397,7 @@ def _nothing_to_compare(session: ScriptsSession, traces: Sequence[Sequence[Trace
 
 def _no_training(run: ScriptRun) -> str:
     """Why a script has made no step that could be seen."""
-    script = run.settings.script
+    script = run.settings.cited(run.settings.script)
     if others := left_by(run, OTHERS):
         watched = "Keras 3 on TensorFlow, or tf-keras if TF_USE_LEGACY_KERAS=1 is set for the command"
         return f"{script} uses {' and '.join(others)}; --scripts watches {watched}"
