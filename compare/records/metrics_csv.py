@@ -110,7 +110,7 @@ class MetricsFile:
             if (row["trainer"], row["seed"]) != (trainer, str(seed)) or int(row["epoch"]) <= epoch
         ]
         if len(kept) < len(self._rows):
-            self._rows, self._columns = kept, _columns(kept)
+            self._rows = kept
             self._rewrite()
 
     def sort(self, trainers: Sequence[str]) -> None:
@@ -120,10 +120,10 @@ class MetricsFile:
         """
         places = {name: place for place, name in enumerate(trainers)}
         self._rows.sort(key=lambda row: (int(row["seed"]), places.get(row["trainer"], len(places))))
-        self._columns = _columns(self._rows)
         self._rewrite()
 
     def _rewrite(self) -> None:
+        self._columns = _columns(self._rows)
         if self._rows:
             replace_file(self.path, _csv(self._rows, self._columns, header=True).encode())
         else:
@@ -147,16 +147,13 @@ class MetricsFile:
 
     def extend(self, rows: Sequence[dict[str, str]]) -> None:
         self._rows += rows
-        self._columns = _columns(self._rows)
         self._rewrite()
 
     def append(self, row: dict[str, str]) -> None:
         self._rows.append(row)
-        columns = _columns(self._rows)
-        if columns == self._columns:
-            append_to_file(self.path, _csv([row], columns, header=False).encode())
+        if _columns(self._rows) == self._columns:
+            append_to_file(self.path, _csv([row], self._columns, header=False).encode())
         else:
-            self._columns = columns
             self._rewrite()
 
 
