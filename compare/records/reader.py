@@ -108,7 +108,17 @@ def read_costs(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def _numbers(sidecar: Sidecar, rows: Sequence[Mapping[str, str]], path: Path) -> dict[int, dict[str, float]]:
-    return {int(row["epoch"]): _logs(row, sidecar.reported, path) for row in rows}
+    """By epoch, the metrics of its row, each parsed as its reported float type, so that the values are exact."""
+    numbers = {}
+    for row in rows:
+        epoch = int(row["epoch"])
+        kinds = sidecar.reported.get(epoch, {})
+        if {name for name, text in row.items() if text} - {*KEY_COLUMNS, *TIME_COLUMNS} != kinds.keys():
+            text = f"damaged, epoch {row['epoch']} of {row['trainer']!r} does not have the metrics that were reported"
+            raise RecordError(path, text)
+        with np.errstate(over="ignore"):
+            numbers[epoch] = {name: float(np.dtype(kind).type(row[name])) for name, kind in kinds.items()}
+    return numbers
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:
@@ -165,8 +175,6 @@ def _verified(
 
 _Key = tuple[str, int]
 """A trainer and a seed."""
-_Types = dict[int, dict[str, str]]
-"""By epoch, the float type of each reported metric."""
 
 
 def recover(folder: Path, *, finished: bool = False) -> list[str]:
@@ -279,7 +287,7 @@ class Sidecar:
     seed: int
     replicas: int
     variables: tuple[Variable, ...]
-    reported: _Types
+    reported: dict[int, dict[str, str]]
     rows_sha256: dict[int, str]
     weights_crc32: dict[int, int]
     blocks: tuple[Block, ...]
@@ -369,14 +377,3 @@ def read_sidecar(path: Path) -> Sidecar:
     if sidecar.stem.name != stem_of(Path(), trainer, seed).name:
         raise RecordError(path, f"damaged, it holds the records of {trainer!r}, seed {seed}")
     return sidecar
-
-
-def _logs(row: Mapping[str, str], types: _Types, path: Path) -> dict[str, float]:
-    """The metrics of one row, each parsed as its reported float type, so that the values are exact."""
-    kinds = types.get(int(row["epoch"]), {})
-    if {name for name, text in row.items() if text} - {*KEY_COLUMNS, *TIME_COLUMNS} != kinds.keys():
-        raise RecordError(
-            path, f"damaged, epoch {row['epoch']} of {row['trainer']!r} does not have the metrics that were reported"
-        )
-    with np.errstate(over="ignore"):
-        return {name: float(np.dtype(kind).type(row[name])) for name, kind in kinds.items()}
