@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -80,7 +80,7 @@ def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: st
     known, reference = CATALOGUE.get(cause.id), files.names[0]
     return {
         "found": cause,
-        "seen": in_this_run(entry, known.kind, cause, files, entry.reference or reference) if known else "",
+        "seen": _in_this_run(entry, known.kind, cause, files) if known else "",
         "known": known,
         "link": f"{quote(stories)}#{quote(cause.id)}" if stories and known else "",
         "of_reference": cause.side == reference,
@@ -164,13 +164,11 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
 # What a cause did in the run itself: the evidence in ``verdict.json`` comes from the short check, on batches of its own
 
 
-def in_this_run(entry: Comparison, kind: str, cause: Finding, files: RunFiles, reference: str) -> str:
+def _in_this_run(entry: Comparison, kind: str, cause: Finding, files: RunFiles) -> str:
     """What of a cause is seen in the run, as sentences; empty if nothing is."""
     if files.scope == "check":
         return ""
-    if kind == REPORTING:
-        return _numbers(entry, cause.metrics, files, reference)
-    return _weights(entry, files)
+    return _numbers(entry, cause.metrics, files) if kind == REPORTING else _weights(entry, files)
 
 
 def _weights(entry: Comparison, files: RunFiles) -> str:
@@ -199,25 +197,17 @@ def _short_batch(step: int, files: RunFiles) -> str:
     return f", the last of the epoch, whose batch has {count % size} examples instead of {size}"
 
 
-def _numbers(entry: Comparison, concerned: Sequence[str], files: RunFiles, reference: str) -> str:
+def _numbers(entry: Comparison, concerned: Sequence[str], files: RunFiles) -> str:
     """What both sides reported where a metric differs most; of those that a cause concerns, if they are known."""
-    sides = _rows(entry, files, reference)
+    sides = [] if entry.against else [entry.reference or files.names[0], entry.candidate]
+    seed = files.rows[0]["seed"] if entry.seed is None and files.rows else str(entry.seed)
+    rows = {(row["trainer"], int(row["epoch"])): row for row in files.rows if row["seed"] == seed}
     metrics = entry.reporting.metrics
     named = {name: metric for name, metric in metrics.items() if name in concerned}
     shown = []
     for name, metric in (named or metrics).items():
-        values = {side: rows.get(metric.epoch, {}).get(name) for side, rows in sides.items()}
+        values = {side: rows.get((side, metric.epoch), {}).get(name) for side in sides}
         if metric.max_gap != 0 and len(values) == 2 and all(values.values()):
             told = " and ".join(f"{side} {value}" for side, value in values.items())
             shown.append(f"{name} of epoch {metric.epoch}: {told}")
     return f"Reported where they differ most: {'; '.join(shown)}." if shown else ""
-
-
-def _rows(entry: Comparison, files: RunFiles, reference: str) -> dict[str, dict[int, Mapping[str, str]]]:
-    """The rows of ``metrics.csv`` of both sides by epoch; of the seed that was compared step by step."""
-    seed = str(entry.seed) if entry.seed is not None else files.rows[0]["seed"] if files.rows else "0"
-    names = [] if entry.against else [reference, entry.candidate]
-    return {
-        name: {int(row["epoch"]): row for row in files.rows if row["trainer"] == name and row["seed"] == seed}
-        for name in names
-    }
