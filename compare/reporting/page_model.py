@@ -182,14 +182,9 @@ def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
         listed = ", ".join(dict.fromkeys(cause.id for cause in first.causes))
         sides = dict.fromkeys(cause.side for cause in first.causes if cause.side)
         more = f"in {' and '.join(sides)}" if sides else ""
-        lines: dict[str, list[str]] = {}
-        for cause in first.causes:
-            if (
-                cause.source
-                and not cause.source.shows
-                and str(cause.source.line) not in lines.get(cause.source.file, ())
-            ):
-                lines.setdefault(cause.source.file, []).append(str(cause.source.line))
+        lines: dict[str, dict[str, None]] = {}  # of each file, each once
+        for source in [cause.source for cause in first.causes if cause.source and not cause.source.shows]:
+            lines.setdefault(source.file, {})[str(source.line)] = None
         places = (f"{file} line{'s' * (len(each) > 1)} {' and '.join(each)}" for file, each in lines.items())
         more = ", ".join(filter(None, [more, *places]))
         if only_beside(first):
