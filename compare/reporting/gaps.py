@@ -96,13 +96,11 @@ def gaps_of(folder: Path, verdict: Verdict | None) -> list[tuple[Comparison, str
     for each in verdict.comparisons:
         seed, candidate, against = first if each.seed is None else each.seed, each.candidate, each.against
         record = records.get((candidate, seed))
-        if against:
-            try:
-                reference = _records(Path(against)).get((candidate, seed))
-            except RecordError:
-                continue
-        else:
-            reference = records.get((reference_name(each, verdict.reference), seed))
+        try:
+            others = _records(Path(against)) if against else records
+        except RecordError:
+            continue
+        reference = others.get((candidate if against else reference_name(each, verdict.reference), seed))
         if reference is None or record is None:
             continue
         reference, record = paired_steps(reference, record)  # as they were judged
