@@ -175,17 +175,19 @@ def _logs_at(text: str) -> list[Log]:
     """The logs in a file or folder, or in those that match a pattern."""
     path = given_path(text)
     refuse_unreadable(path)
-    if os.path.isdir(path):
-        return _in_folder(path)
     if os.path.exists(path):
-        return read_log(path)
+        return _read(path)
     matches = sorted(map(Path, glob.glob(text)), key=_natural)
     if not matches:
         raise RequestError(f"{text}: there is no such file or folder")
-    logs = [log for match in matches for log in (_in_folder(match) if match.is_dir() else read_log(match))]
+    logs = [log for match in matches for log in _read(match)]
     head = re.split(r"\.csv$|[*?[]", path.name)[0]  # a number before ``-*`` is no seed
     name = _without_number(head) if head[-1:].isdigit() else head.rstrip("-_. ")
     return _as_one(logs, os.path.basename(name or _training_of(logs[0])))
+
+
+def _read(path: Path) -> list[Log]:
+    return _in_folder(path) if path.is_dir() else read_log(path)
 
 
 def _in_folder(folder: Path) -> list[Log]:
@@ -198,9 +200,7 @@ def _in_folder(folder: Path) -> list[Log]:
     found = [path for path in found if path.is_file() or any(event_files(path / sub) for sub in FOLDERS)]
     if not found:
         raise RequestError(f"{folder}: there is no log in it (a .csv file, or event files of TensorBoard)")
-    logs = []
-    for path in sorted(found, key=_natural):
-        logs += _in_folder(path) if path.is_dir() else read_log(path)
+    logs = [log for path in sorted(found, key=_natural) for log in _read(path)]
     stems = _by_name([replace(log, name=_without_number(log.name)) for log in logs])
     if len(stems) > 1:
         raise RequestError(
@@ -220,6 +220,3 @@ def _as_one(logs: Sequence[Log], name: str) -> list[Log]:
 def _natural(path: Path) -> list[tuple[int, str]]:
     """A sort key that puts ``fit-2`` before ``fit-10``."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
-
-
-# CSV files
