@@ -216,13 +216,11 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
             gaps[name] = MetricGap(gap, epoch, reported_as=other)
     reference_names = {other: name for name, other in pairs.items()}
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
-        ours, theirs = reference.logs[epoch], candidate.logs[epoch]
-        for name in dict.fromkeys([*ours, *(reference_names.get(other, other) for other in theirs)]):
-            lacks = candidate if pairs.get(name, name) not in theirs else reference if name not in ours else None
-            known = gaps.get(name)
-            if lacks is not None and (known is None or (known.max_gap is not None and not known.not_reported_by)):
-                known = known or MetricGap(None, epoch)
-                gaps[name] = replace(known, not_reported_by=lacks.trainer)
+        theirs = {reference_names.get(other, other) for other in candidate.logs[epoch]}
+        for name in reference.logs[epoch].keys() ^ theirs:
+            known, lacks = gaps.get(name), reference if name in theirs else candidate
+            if known is None or (known.max_gap is not None and not known.not_reported_by):
+                gaps[name] = replace(known or MetricGap(None, epoch), not_reported_by=lacks.trainer)
     order = [*metric_names(reference), *metric_names(candidate)]
     return {name: gaps[name] for name in dict.fromkeys(order) if name in gaps}
 
@@ -235,13 +233,11 @@ def paired_names(reference: Record, candidate: Record) -> dict[str, str]:
     """
     names, candidate_names = metric_names(reference), metric_names(candidate)
     pairs = {name: name for name in names if name in candidate_names}
-    others = [name for name in candidate_names if name not in pairs]
     for name in [name for name in names if name not in pairs]:
-        for other in others:
-            if name.startswith("val_") == other.startswith("val_") and _equal_values(reference, name, candidate, other):
-                pairs[name] = other
-                others.remove(other)
-                break
+        alike = (other for other in candidate_names if name.startswith("val_") == other.startswith("val_"))
+        left = (other for other in alike if other not in pairs.values())
+        if other := next((other for other in left if _equal_values(reference, name, candidate, other)), None):
+            pairs[name] = other
     return pairs
 
 
