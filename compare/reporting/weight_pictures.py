@@ -42,7 +42,7 @@ def strips(files: RunFiles, compared: Sequence[Compared]) -> list[dict[str, Any]
     if not compared:
         return []
     found, steps = [], _Steps(files, compared)
-    for (entry, reference, gaps), at in zip(compared, steps.positions, strict=True):
+    for (entry, reference, _), (gaps, at) in zip(compared, steps.placed, strict=True):
         title = f"{entry.candidate} \N{MINUS SIGN} {reference}: weight gap of each layer after every {steps.unit}"
         starts = _starts(gaps, COLUMNS, steps.first)
         found.append(strip(title + steps.seed, gaps, starts, at, steps.axis, steps.x_name, steps.views))
@@ -65,9 +65,8 @@ class _Steps:
             ticks = [(gaps.first + start, f"{gaps.epochs[start]}") for start in starts[::every]]
             self.axis = replace(self.axis, ticks=ticks)
         self.x_name = "start of epoch" if by_epoch else self.unit
-        self.positions = [self._positions(gaps) for _, _, gaps in compared]
-        placed = zip(compared, self.positions, strict=True)
-        differing = (at[gaps.equal.argmin()] for (_, _, gaps), at in placed if not gaps.equal.all())
+        self.placed = [(gaps, self._positions(gaps)) for _, _, gaps in compared]
+        differing = (at[gaps.equal.argmin()] for gaps, at in self.placed if not gaps.equal.all())
         self.first = next((int(at) - self.longest.first for at in differing), None)
         self.views = [] if self.first is None else self._views(self.first)
 
@@ -103,15 +102,14 @@ def timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart | None:
         return None
     steps = _Steps(files, compared)
     longest, lines = steps.longest, []
-    for number, ((entry, reference, gaps), at) in enumerate(zip(compared, steps.positions, strict=True)):
+    for number, ((entry, reference, _), (gaps, at)) in enumerate(zip(compared, steps.placed, strict=True)):
         name = f"{entry.candidate} \N{MINUS SIGN} {reference}"
         starts = _starts(gaps, STOPS, steps.first)
         if np.diff(at[:2]).max(initial=1) > 1:  # nothing is known in between, so there is no line to draw
             starts = starts[1:]
         lines.append(_gap_line(name, style_of(files, entry.candidate), gaps, starts, at, f"g{number}"))
     every = math.ceil(len(longest.steps) / STOPS)
-    gaps_at = [(gaps, at) for (_, _, gaps), at in zip(compared, steps.positions, strict=True)]
-    bands, labels = _rounding_bands(gaps_at, every)
+    bands, labels = _rounding_bands(steps.placed, every)
     equal = all(gaps.equal.all() for _, _, gaps in compared)
     labels.append((0.0, f"equal, bit for bit, after every {steps.unit}" if equal else "equal, bit for bit"))
     return chart_of_steps(
