@@ -250,6 +250,4 @@ def fit_name(name: str) -> str:
     )
     if metric in ACCURACY:
         return f"{prefix}accuracy"
-    if metric == "loss":
-        return f"{prefix}loss"
-    return f"{prefix}{metric}" if prefix else name.strip()
+    return f"{prefix}{metric}" if prefix or metric == "loss" else name.strip()
