@@ -12,7 +12,7 @@ import numpy as np
 from compare.records import shortest
 from compare.records.metrics_csv import Curves, Values
 from compare.reporting.charts import Band, Chart, Points, Series, View, counts, linear, logarithmic
-from compare.reporting.numbers import difference, interval
+from compare.reporting.numbers import ROUNDING, difference, interval
 from compare.reporting.run_files import RunFiles
 from compare.reporting.weight_pictures import style_of, views_of_lengths
 from compare.verdict.exact import absolute_gap
@@ -194,10 +194,6 @@ def overlaid_metric(runs: Sequence[tuple[str, RunFiles]], name: str) -> Chart:
 # Means over seeds, their differences, and the effect of rounding on them
 
 
-ROUNDING = 2.0**-24, 2.0**-23
-"""The smallest and the largest relative distance of neighbouring float32 numbers."""
-
-
 FEWEST = 5
 """The smallest number of seeds for which an interval of the mean is drawn: of fewer it is wider than the chart."""
 
@@ -229,7 +225,7 @@ def differences(
 
 def rounding_of(sizes: Sequence[float]) -> tuple[float, float]:
     """How far one rounding of float32 moves numbers of these sizes, at least and at most; three decades or less."""
-    low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
+    low, high = ROUNDING * min(sizes, default=1.0), 2 * ROUNDING * max(sizes, default=1.0)
     return max(low, high / 1000), high
 
 
