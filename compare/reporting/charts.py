@@ -154,14 +154,14 @@ SMALLEST, LARGEST = 1e-307, 1e300
 """The least and the most that an axis shows: numbers of float64 end soon beyond them."""
 
 
-def linear(low: float, high: float, ticks: int = 5, pad: float = 0.06, unit: str = "") -> Axis:
+def linear(low: float, high: float, pad: float = 0.06, unit: str = "") -> Axis:
     """A linear axis with some padding at both ends; what is near the largest float is beyond its end."""
     low, high = max(low, -LARGEST), min(high, LARGEST)
     if not high - low > max(RESOLVED * max(abs(low), abs(high)), SMALLEST):
         low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
     room = (high - low) * pad
     low, high = low - room, high + room
-    values = [float(v) for v in MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
+    values = [float(v) for v in MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
     return Axis(low, high, [(v, f"{round(v, 12):g}{unit}") for v in values if low <= v <= high])
 
 
@@ -183,8 +183,8 @@ def ticks_between(low: float, high: float) -> list[tuple[float, str]]:
     return [(value, f"{value:g}") for value in values]
 
 
-def counts(last: float, first: float = 1, most: int = 8) -> Axis:
+def counts(last: float, first: float = 1) -> Axis:
     """An axis of whole numbers, with half a unit of padding at both ends."""
-    values = MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]).tick_values(first - 0.5, last + 0.5)
+    values = MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]).tick_values(first - 0.5, last + 0.5)
     shown = [(float(v), f"{v:g}") for v in values if first <= v <= last and v == int(v)]
     return Axis(first - 0.5, last + 0.5, shown)
