@@ -250,7 +250,9 @@ class TrainerProgress:
         one, *others = rows.values()
         alone = not others
         names = list(dict.fromkeys(name for record in rows.values() for name in record.logs))
-        texts = {name: [_short(record.logs.get(name)) for record in rows.values()] for name in names}
+        texts = {
+            name: [f"{row.logs[name]:.4f}" if name in row.logs else "-" for row in rows.values()] for name in names
+        }
         metrics = [
             f"{name} {'/'.join(texts[name] if len({*texts[name]}) > 1 else texts[name][:1])}"
             for name in [each for each in names if each in ("loss", "val_loss")] or names[:2]
@@ -362,7 +364,3 @@ def in_short(verdict: Verdict, options: str) -> str:
     others = [(cause.label, cause.source) for cause in worst.causes[len(first) :]]
     more = [f"  also found: {label}{f', {source.where}' if source else ''}" for label, source in others]
     return "\n".join([*text, *more, f"  fit-vs-loop check {options} says more, and writes a page"])
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
