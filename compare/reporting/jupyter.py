@@ -56,12 +56,10 @@ def progress(console: Console, *given: Any) -> TrainerProgress:
 
 @contextmanager
 def side_by_side(console: Console, bars: Sequence[TrainerProgress]) -> Iterator[None]:
+    in_lines = isinstance(console, NotebookConsole)
     with ExitStack() as stack:
-        if isinstance(console, NotebookConsole):
-            for bar in bars:
-                stack.enter_context(bar)
-        else:
-            stack.enter_context(live_line(console, *(bar.line for bar in bars)))
+        for shown in bars if in_lines else [live_line(console, *(bar.line for bar in bars))]:
+            stack.enter_context(shown)
         yield
 
 
