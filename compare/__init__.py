@@ -244,7 +244,8 @@ def assert_alike(
         UserWarning: if the candidate reports names that the reference does not, in place of others, reports no steps,
             cannot be copied, so that its trainings share what it keeps, has an optimizer with other settings that make
             no difference in the few steps of the check, if the weights or numbers of both are NaN or infinite, or if
-            one of both raises on two replicas, so that they were checked on one only.
+            the candidate uses its strategy, but was checked on one replica only: there is one device, or one of both
+            raises on two.
 
     Raises:
         AssertionError: when they do not train and report alike, or there is no verdict (``inconclusive``); the message
@@ -263,7 +264,7 @@ def assert_alike(
         tf.config.list_physical_devices()
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
     from compare.check import check  # noqa: PLC0415 (lazy)
-    from compare.check.probe import FAILS_ON_TWO  # noqa: PLC0415 (lazy)
+    from compare.check.probe import FAILS_ON_TWO, ONE_DEVICE  # noqa: PLC0415 (lazy)
     from compare.engine.anew import shared_state  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
     from compare.reporting.sentences import misnamed, silent, warning  # noqa: PLC0415 (lazy)
@@ -275,7 +276,7 @@ def assert_alike(
     with _one_at_a_time:
         report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
     judged, name = report.judged, report.reference
-    failed = (each.reason for each in report.not_applicable if each.reason.startswith(FAILS_ON_TWO))
+    failed = (each.reason for each in report.not_applicable if each.reason.startswith((FAILS_ON_TWO, ONE_DEVICE)))
     texts = misnamed(judged, name), silent(judged), shared_state(candidate), warning(judged, name), *report.notes
     for text in (*texts, *(f"checked on one replica only: {reason}" for reason in failed)):
         if text:

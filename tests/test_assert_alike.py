@@ -101,6 +101,12 @@ def test_a_loop_that_raises_on_two_replicas_is_a_warning(tensorflow):
         compare.assert_alike("regression", Raises())
 
 
+def test_a_loop_that_uses_its_strategy_where_there_is_one_device_is_a_warning(tensorflow, monkeypatch):
+    monkeypatch.setattr("compare.engine.strategies.devices", lambda: ["CPU:0"])
+    with pytest.warns(UserWarning, match=r"^checked on one replica only: .* call compare.configure\(replicas=2\)"):
+        compare.assert_alike("regression", compare.CustomLoop())
+
+
 def test_a_failure_shows_the_users_test_alone(tensorflow, monkeypatch):
     monkeypatch.setattr("compare.check.check", lambda *args, **options: checked("different", {}))
     with pytest.raises(AssertionError, match=r"^different: loop does not train like fit") as caught:

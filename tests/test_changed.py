@@ -63,7 +63,7 @@ def settings(**parts: Any) -> dict[str, Any]:
         ({"code": {"compare": "a", "own/task.py": "c"}}, ["task.py has changed since the recorded run"]),
         (
             {"code": {"compare": "b", "own/task.py": "c", "new.py": "d"}},
-            ["fit-vs-loop and task.py have changed since the recorded run"],
+            ["this run has the files new.py, not none", "fit-vs-loop and task.py have changed since the recorded run"],
         ),
         (
             {"settings": settings(optimizer=[{"class": "SGD", "config": {"learning_rate": 0.2, "name": "s"}}])},

@@ -312,6 +312,25 @@ def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
     assert found_.measurements["settings"] == {"beta_1": [0.5, 0.9]}, "that of the step has other settings"
 
 
+@pytest.mark.parametrize(("change", "factor"), [(lambda x: 255 * x, 255.0), (lambda x: 2 * x - 1, None)])
+def test_inputs_that_are_a_multiple_are_said_to_be(change: Any, factor: float | None) -> None:
+    other = linear_step()
+    other = replace(
+        other,
+        steps={
+            STEP: [
+                replace(each, arrays=list(map(change, each.arrays)), rows=tuple(row + 1 for row in each.rows))
+                if each.kind == "inputs"
+                else each
+                for each in other.steps[STEP]
+            ]
+        },
+    )
+    at = Located(STEP, "inputs", stages=[StageValues("inputs", 1.0)])
+    found = [each for each in hints(at, sides(other)) if each["kind"] == "inputs-times"]
+    assert found == ([hint("inputs-times", factor=pytest.approx(factor))] if factor else [])
+
+
 def test_a_side_that_ends_earlier_is_said_and_not_the_step_that_it_lacks() -> None:
     stages = (StageValues("examples", 1.0, 0.0, "32 examples", "no step"),)
     seen = {"kind": "steps-made", "steps": {"fit": 94, "loop": 90}}
@@ -946,7 +965,7 @@ def test_random_numbers_of_another_shape_are_said_to_be_that() -> None:
     both = sides(drawing(linear_step(times=0.5), [7], [1]))
     traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn={NORMAL: ["graph"]})
     both = replace(both, traces=traces, close_ups=(drawing(both.right, [1], [16]), both.other))
-    (found,) = found_hints.hints(locate(*both.close_ups, [TWIN], STEP, NAMES), both)
+    _, found = found_hints.hints(locate(*both.close_ups, [TWIN], STEP, NAMES), both)
     assert words.said(found) == (
         f"loop draws numbers of shape [1] by {NORMAL} in this step, fit of shape [16], so the numbers differ "
         "(loop.py:7: tf.random.normal([n]))"
@@ -1024,7 +1043,8 @@ def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> Non
     drawn = {NORMAL: ["graph"]}
     traces = [replace(trace, drawn=drawn if i == drawing else {}) for i, trace in enumerate(given.traces)]
     found = hints(located(other), replace(given, traces=tuple(traces)))
-    assert found == [hint("calls-alone", side=given.names[drawing], functions=[NORMAL])]
+    times = hint("inputs-times", factor=2.0)
+    assert found == [times, hint("calls-alone", side=given.names[drawing], functions=[NORMAL])]
     update = linear_step(rate=0.2)
     assert hints(located(update), replace(given, traces=tuple(traces))) == [], "an update draws none"
     loss = linear_step(factor=1.5)

@@ -1770,6 +1770,20 @@ def test_each_model_of_a_gan_is_recorded_at_each_step_and_paired_with_its_like(w
     assert record.steps["step"].tolist() == [0, 1, 2, 3, -1]
 
 
+def test_scripts_that_are_run_again_after_they_were_stopped_at_a_difference_run_to_their_end(tmp_path: Path) -> None:
+    ended: list[Any] = []
+    process = SimpleNamespace(steps=lambda: 1, status=None, folder=tmp_path)
+    runner = SimpleNamespace(start=lambda *_: process, wait=lambda runs, look: look(), end=ended.append)
+    shown = {"folder": tmp_path, "console": Console(quiet=True), "options": SimpleNamespace(verbose=False)}
+    session: Any = SimpleNamespace(first=False, stopped=True, models=[], runner=runner, **shown)
+    settings = Settings("", "", str(tmp_path), str(tmp_path))
+    scripts_session.run_scripts(session, [settings], ["perturbed run 1"])
+    assert not ended and session.stopped
+    session.first = True
+    scripts_session.run_scripts(session, [settings], ["fit"])
+    assert ended
+
+
 def test_a_schedule_without_a_configuration_is_told_by_its_plain_attributes() -> None:
     class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         def __init__(self) -> None:

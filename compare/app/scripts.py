@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -413,9 +414,11 @@ def _no_training(run: ScriptRun) -> str:
             "Keras 3 knows those of layers and of self.add_weight, and not a tf.Variable"
         )
     if gradients := untrained["gradients"]:
+        called = re.search(r": (\w+) = ", gradients[0])
+        apply = f"optimizer.apply_gradients(zip({called[1] if called else 'gradients'}, model.trainable_variables))"
         return (
             f"{script} takes gradients ({gradients[0]}), but never applies them, so its weights never change; after "
-            "that line, write optimizer.apply_gradients(zip(gradients, model.trainable_variables))"
+            f"that line, write {apply}"
         )
     last = last_line(run.log)
     printed = f"the last line that it printed is {printable(last)!r} ({run.log})" if last else "it printed nothing"

@@ -152,8 +152,9 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
                     printed[log] += _print_new(name, log, printed[log], session.console)
             unseen = any(left_by(run, UNSEEN) for run in runs)
             failed = first and any(run.status is not None and failure_of(run) for run in runs)
-            session.stopped = session.stopped or (first and _to_be_stopped(session, runs))
-            if unseen or failed or session.stopped:
+            stopped = first and (session.stopped or _to_be_stopped(session, runs))
+            session.stopped |= stopped
+            if unseen or failed or stopped:
                 session.runner.end(runs)
 
         try:

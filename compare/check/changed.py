@@ -29,6 +29,9 @@ def changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Measurement
     found = [*changed_settings(now, then, "this run"), *_changed_values(now, then), *_of_replicas(now, then)]
     before: Mapping[str, str] = then.get("code") or {}
     files = {name: "fit-vs-loop" if name == "compare" else Path(name).name for name in now["code"] if name in before}
+    if alone := [name for name in now["code"] if name not in before and before]:
+        gone = [name for name in before if name not in now["code"]]
+        found.append(Measurement.of("changed", side="this run", what="the files", now=alone, then=gone))
     if others := [shown for name, shown in files.items() if now["code"][name] != before[name]]:
         found.append(Measurement.of("changed-files", files=others))
     same = [*["settings"] * bool(then.get("settings")), "versions", *files.values()]

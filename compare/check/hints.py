@@ -85,7 +85,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += _hints_on_flags(located, sides)
     if located.stage == STATE:
         found += _hints_on_calls(sides)
-    found += _hints_on_parts(located, sides)
+    found += [*_hints_on_inputs(located, sides), *_hints_on_parts(located, sides)]
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
         found += _hints_on_settings(located, sides)
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
@@ -236,6 +236,20 @@ def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
     for kind, settings, names in found.values():
         layer = f"{kind} {names[0]}" if len(names) == 1 else f"{kind} ({some(names)})"
         yield Measurement.of("layer-settings", layer=layer, settings=settings)
+
+
+def _hints_on_inputs(located: Located, sides: Sides) -> Iterator[Measurement]:
+    """Inputs that are a multiple of the other side's, as of pixels from 0 to 255 in place of 0 to 1."""
+    if located.stage != INPUTS:
+        return
+    both = [[np.ravel(a) for a in side.arrays(sides.step, "inputs")] for side in sides.close_ups]
+    numbers = all(each.dtype.kind in "fiu" for arrays in both for each in arrays)
+    if not all(both) or not numbers or len({tuple(each.shape for each in arrays) for arrays in both}) > 1:
+        return
+    a, b = (np.concatenate(each).astype(np.float64) for each in both)
+    factor = float(a @ b / (a @ a)) if np.any(a) else 0.0
+    if factor and np.allclose(b, factor * a, rtol=1e-4, atol=1e-6 * np.abs(b).max()):
+        yield sides.named(Measurement.of("inputs-times", factor=factor))
 
 
 def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:

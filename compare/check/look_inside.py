@@ -261,7 +261,7 @@ class LookInside:
         """
         causes, reference = [CATALOGUE[each.id] for each in report.training], self._reference.inside
         exact = bool(causes) and not any(each.measurements.get("residual", 1) for each in report.training)
-        if not exact or reference is None or not all(each.contradicted(located) for each in causes):
+        if not exact or reference is None or any(not each.stages or located.stage in each.stages for each in causes):
             return None
         stages = {stage for each in causes for stage in each.stages}
         for step in range(1, located.step):

@@ -19,6 +19,7 @@ __all__ = ["Checker", "check"]
 
 SEVERAL = "several replicas"
 FAILS_ON_TWO = "the reference or the candidate fails on two replicas"
+ONE_DEVICE = "TensorFlow has one device here; call compare.configure(replicas=2) before any other TensorFlow call"
 
 CheckOn = Callable[[tf.distribute.Strategy], Report]
 """Checks a trainer under a strategy."""
@@ -71,7 +72,7 @@ def checking(experiment: Experiment, trainer: Trainer, reference: Trainer, **ask
 def on_two_replicas(check_on: CheckOn) -> Report | str:
     """Returns the report of a check on two replicas, or why there is none."""
     if len(strategies.devices()) == 1:
-        return "TensorFlow has one device here; call compare.configure(replicas=2) before any other TensorFlow call"
+        return ONE_DEVICE
     try:
         return check_on(strategies.make("mirrored", 2))
     except Exception as error:  # both can train on one replica, so a failure on two is no difference

@@ -297,6 +297,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "model-begins-apart": "{side} calls {model} with other weights than {other}: look at what sets them",
     "divided-by-weights": "{side} divides the weighted losses by the sum of the weights, {other} by their number, as "
     "Keras does",
+    "inputs-times": "the inputs of {side} are {factor:.6g} times those of {other}: scale them alike, as by a division "
+    "by 255",
     "in-rows": "{side} gives its optimizer the gradient of {variables:some} as rows (tf.IndexedSlices), {other} as a "
     "whole tensor: where an index occurs twice in a batch, Keras's Adam squares the parts of its row one by one, so "
     "this differs by itself",

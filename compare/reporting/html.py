@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 from urllib.parse import quote
 
@@ -26,10 +25,11 @@ from compare.records.codec import decode
 from compare.records.run_json import read_run
 from compare.reporting import svg
 from compare.reporting.numbers import difference, interval
-from compare.reporting.page_model import ANSWERS, page_of, results
+from compare.reporting.page_model import ANSWERS, beginning, page_of, results
 from compare.reporting.page_tables import compared_options, default_row, replicas_of
 from compare.reporting.pictures import FEWEST, overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of, word_of
+from compare.reporting.sentences import only_beside
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.model import Failure, Verdict
 from compare.verdict.outcomes import FROM_BEST
@@ -100,7 +100,8 @@ def _tell_apart(runs: Sequence[dict[str, Any]]) -> None:
         group = [run for run in runs if run["experiment"] == experiment]
         for name, values in _differing([[*run["options"].items()] for run in group]):
             for run, value in zip(group, values, strict=True):
-                run["differs"] += {"yes": [(name, "")], "no": [], "not given": []}.get(value, [(name, f" {value}")])
+                told = [] if value in ("no", "not given", "") else [(name, f" {value}" * (value != "yes"))]
+                run["differs"] += told
 
 
 def left_alone(reports: Path) -> str:
@@ -198,7 +199,8 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
     options = run["options"]
     comparisons = verdict.comparisons if verdict else ()
     causes = [cause.id for each in comparisons for cause in each.causes]
-    seen = [text for each in comparisons for text in (each.evidence or ())[:1]]
+    first = [each.evidence or () for each in comparisons if not each.causes or only_beside(each)]
+    seen = [beginning(text) for evidence in first for text in evidence[:1]]
     failures = [each.failure for each in comparisons if each.failure]
     failures = [*{each.side: each for each in failures}.values()] or [
         decode(Failure, each) for each in run.get("failures", [])
@@ -227,9 +229,9 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "trainers": [str(name) for name in run.get("trainers") or options.get("trainers") or []],
         "strategy": _strategy(run),
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
-        "causes": list(dict.fromkeys(causes)) or [*map(_beginning, seen)] or ["cause unknown"] * (word == "different"),
+        "causes": list(dict.fromkeys([*seen, *causes])) or ["cause unknown"] * (word == "different"),
         "failures": [(each.side or "every trainer", how.get(each.side, "raised"), each.error) for each in failures],
-        "notes": [_beginning(text) for text in run.get("notes", ())] if options.get("scripts") else [],
+        "notes": [beginning(text) for text in run.get("notes", ())] if options.get("scripts") else [],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
         "result": result,
         "problem": problem,
@@ -237,11 +239,6 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "options": compared_options(run),
         "differs": [],
     }
-
-
-def _beginning(text: str) -> str:
-    """A sentence up to where it explains itself, in so many characters as a cell of the list has room for."""
-    return shorten(re.split("[;:] ", text)[0], 120, placeholder=" …")
 
 
 def _trained(options: Mapping[str, Any]) -> str:

@@ -155,7 +155,8 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
             basis.append(("Numbers", text))
     for who in dict.fromkeys(alone.values()):
         names = ", ".join(name for name, lacking in alone.items() if lacking == who)
-        basis.append(("Not compared", f"{names}: {who} does not report {'them' if ',' in names else 'it'}."))
+        how = "was not seen to report" if scope == "scripts" else "does not report"
+        basis.append(("Not compared", f"{names}: {who} {how} {'them' if ',' in names else 'it'}."))
     if how := unreported(entry, scope):
         basis.append(("To add", f"{how}."))
     return basis

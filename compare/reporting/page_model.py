@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import quote
 
@@ -196,13 +198,19 @@ def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
         return "Unknown: curves only", "logs do not show why"
     if verdict == "different":
         if first.evidence:
-            return "No cause is certain", "see the evidence below"
+            listed = ", ".join(dict.fromkeys(cause.id for cause in first.causes))
+            return "See the evidence below", f"besides: {listed}" if listed else beginning(first.evidence[0])
         return "No known cause", "only reported numbers differ" if advice_on_numbers(first) else ""
     if verdict == "alike":
         return "Rounding", "measured with perturbed runs" if first.training.noise else ""
     if verdict == "inconclusive":
         return "Too little evidence", "see below for the reason"
     return "Nothing to explain", ""
+
+
+def beginning(text: str) -> str:
+    """A sentence up to where it explains itself, in so many characters as a cell of the list has room for."""
+    return shorten(re.split("[;:] ", text)[0], 120, placeholder=" …")
 
 
 def results(files: RunFiles) -> tuple[str, str]:

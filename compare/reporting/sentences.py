@@ -438,7 +438,7 @@ def _noise(training: Training) -> str:
     if noise is None:
         return ""
     if noise.largest_ratio is None:
-        return f"; rounding alone, measured with {_twins(noise)}, does not change {noise.variable} at all"
+        return f"; that is no rounding, which leaves {noise.variable} as it is (measured with {_twins(noise)})"
     at_most = "" if noise.largest_ratio > noise.factor else "at most "
     text = f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding"
     if noise.largest_ratio > noise.factor**2:  # nobody asks where the limit is

@@ -117,7 +117,7 @@ def _without_schedule(
 ) -> tuple[str, Variant]:
     """Another rate than that of a schedule, from an optimizer that has none; its script may set rates itself."""
     set_rates = [rate for step in sides.other.steps for rate in learning_rates_of(sides.other, step).values()]
-    later = _set_later(other, rates[1], None)
+    later = _set_later(other, rates[1], None) or ({"set_later": _begun(other)} if other.get("rate_set") else {})
     if same(min(set_rates), max(set_rates)) and not later:
         seen = Measurement.of("script-schedule", schedule=schedule.get("class_name", "a schedule"))
         return "learning-rate-schedule-missing", Variant({}, seen.but(learning_rate=rates[1], expected=rates[0]))
