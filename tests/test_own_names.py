@@ -125,6 +125,24 @@ def test_a_penalty_that_is_counted_twice_is_cited_where_it_is_read(tmp_path):
     assert cited(penalty, "    log(model.losses)", loss) == loss.strip(), "which of the two is not known"
 
 
+MADE, CALLED = "loss_fn = keras.losses.SparseCategoricalCrossentropy()", "return loss_fn(y, p)"
+
+
+@pytest.mark.parametrize(
+    ("more", "cited"),
+    [
+        ("", MADE),
+        ("metric = keras.metrics.SparseCategoricalCrossentropy()", MADE),
+        ("other = BinaryCrossentropy()", CALLED),
+    ],
+)
+def test_a_loss_that_takes_logits_for_probabilities_is_cited_where_it_is_made(tmp_path, more, cited):
+    file, cause = tmp_path / "loop.py", CATALOGUE["logits-mismatch"]
+    file.write_text(f"{MADE}\n{more}\ndef step(y, p):\n    {CALLED}\n")
+    finding = cause.found("loop", Measurement.of("mean-over-batches", metric="loss"))
+    assert at_line(finding, Source(str(file), 4, CALLED)).source.text == cited
+
+
 @pytest.mark.parametrize("id", ["variables-not-trained", "optimizer-differs"])
 def test_the_only_model_that_is_trained_is_not_named_where_variables_of_others_are_left_out(tmp_path, id):
     file = tmp_path / "loop.py"

@@ -191,7 +191,7 @@ def test_sizes_that_cannot_be_compared_are_refused_in_one_line(tmp_path: Path, g
     ("sizes", "why"),
     [
         ((2, 1), "no recorded comparison is there"),  # fit fails on two replicas
-        ((1, 2), "its 80 training examples are not the 80 of this comparison"),
+        ((1, 2), "some of its 80 training examples differ from those of this comparison"),
     ],
 )
 def test_the_first_size_is_kept_if_the_second_cannot_be_compared(

@@ -67,6 +67,8 @@ def _differences(session: Session, known: Mapping[str, Any], run: RunJson, recor
     for part in ("training", "validation"):
         if data[f"{part}_sha256"] != known["data"][f"{part}_sha256"]:
             counts = [each[f"{part}_examples"] for each in (data, known["data"])]
+            if counts[0] == counts[1]:
+                yield f"some of its {counts[0]:,} {part} examples differ from those of this comparison"
             yield f"its {counts[0]:,} {part} examples are not the {counts[1]:,} of this comparison"
     batch, here = (each["global_batch_size"] for each in (run.strategy or known["strategy"], known["strategy"]))
     if batch != here:

@@ -35,7 +35,7 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
         tree = ast.parse("".join(lines))
         names = own_names(tree, source.line)
         if cause is not None and cause.made_in and not source.instead:
-            source = _nearer(source, cause.made_in, _around(tree, source.line), lines)
+            source = _nearer(source, cause.made_in, (_around(tree, source.line), tree), lines)
     if finding.id == "variables-not-trained":  # the model that it names may be the only one that is trained
         names.pop("model", None)
     remedy = (cause and cause.remedy_at(source.text)) or finding.remedy
@@ -48,10 +48,12 @@ def _around(tree: ast.Module, line: int) -> ast.AST:
     return next((each for each in found[::-1] if each.lineno <= line <= (each.end_lineno or 0)), tree)
 
 
-def _nearer(source: Source, pattern: str, scope: ast.AST, lines: Sequence[str]) -> Source:
-    """The line of a part of the code in which a mistake of this kind can be made, if there is but one."""
-    simple = (each for each in ast.walk(scope) if isinstance(each, ast.stmt) and not hasattr(each, "body"))
-    found = {each.lineno for each in simple if re.search(pattern, ast.unparse(each))}
+def _nearer(source: Source, pattern: str, scopes: Iterable[ast.AST], lines: Sequence[str]) -> Source:
+    """The line in which a mistake of this kind can be made, if there is but one in the innermost part that has any."""
+    found = set[int]()
+    for scope in scopes:
+        simple = (each for each in ast.walk(scope) if isinstance(each, ast.stmt) and not hasattr(each, "body"))
+        found = found or {each.lineno for each in simple if re.search(pattern, ast.unparse(each))}
     if len(found) != 1:
         return source
     (line,) = found

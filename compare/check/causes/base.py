@@ -96,7 +96,8 @@ class Cause:
             "{optimizer}" in them is the class of the other side's optimizer.
         rewrites: by a pattern of a whole line that makes the mistake, what to write in its place.
         by_hand: by a pattern of the whole line where it is seen, the remedy in the names of that line.
-        made_in: a pattern of the statement that makes the mistake, if the function where it is seen has only one such.
+        made_in: a pattern of the statement that makes the mistake, if the function where it is seen, or else the file,
+            has only one such.
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
         update: variants of how the optimizer turns gradients into weights.
         formula: variants of how a reported number is computed.

@@ -148,6 +148,7 @@ CAUSES = (
         wrong="loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # the model ends without a softmax",
         remedy="model, optimizer, loss_object, metrics = run.build()  # use this loss_object",
         remedies={SCRIPT: "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)  # as in fit"},
+        made_in=r"(?<!metrics\.)\b\w+Crossentropy\(",
         gradient=_logits,
         recorded={LOSS: _recorded_logits},
     ),
