@@ -168,6 +168,11 @@ SIDES = {"side": "loop", "other": "fit"}
      "loop subtracts 0.1 times the gradient (SGD), fit adds 0.1 times (by hand)"),
     ("script-without-momentum", {"optimizer": "SGD", "momentum": 0.9, "rate": 0.05},
      "loop subtracts 0.05 times the gradient (by hand), without the momentum of fit's SGD, which is 0.9"),
+    ("gradients-times-replicas", {"replicas": 2, "as_with": "loss-not-divided-by-replicas", "agrees": ["loss"]},
+     "every gradient is 2 times the right one, on 2 replicas; but the loss is right: gradients are added up twice, as "
+     "by all_reduce and again by apply_gradients, which does so itself"),
+    ("gradients-times-replicas", {"replicas": 2, "as_with": "loss-summed", "agrees": ["loss"]},
+     "as with loss-summed: every gradient is 2 times the right one, on 2 replicas; but the loss agrees"),
     ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": [0.2, 0.1]}, "at_step": 9, "at_end": True},
      "by step 9: loop's Adam has learning_rate=0.2 instead of 0.1"),
     ("micro-batches-alike", {"sizes": [16, 16, 8], "loss": 1.5, "weighted": 1.25},

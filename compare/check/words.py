@@ -46,7 +46,7 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "own_data": lambda text, q: f"the loop does not use run.train_dataset: {text}",
     "explains": _explained,
     "also": lambda text, q: SENTENCES.format("{text}; it explains {also:and}, too", text=text, also=q["also"]),
-    "as_with": lambda text, q: f"as with {q['as_with']}: {text}; but the {' and '.join(q['agrees'])} agrees",
+    "as_with": lambda text, q: _as_with(text, **q),
     "right_loss": lambda text, q: _losses(**q) + text,
     "line": lambda text, q: f"{text} ({q['line']})",
     "begun": lambda text, q: f"{text}; both begin with {shortest(q['begun'])}, and the rate is set later",
@@ -57,6 +57,13 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     ),
 }
 """What quantities that any measurement may have add to its sentence, in this order."""
+
+
+def _as_with(text: str, *, as_with: str, agrees: Sequence[str], **_: Any) -> str:
+    if as_with == "loss-not-divided-by-replicas":
+        twice = "gradients are added up twice, as by all_reduce and again by apply_gradients, which does so itself"
+        return f"{text}; but the loss is right: {twice}"
+    return f"as with {as_with}: {text}; but the {' and '.join(agrees)} agree{'s' * (len(agrees) == 1)}"
 
 
 def _losses(*, loss: float, right_loss: float, side: str, other: str, foreseen: bool = False, **_: Any) -> str:
