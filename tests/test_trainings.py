@@ -2424,3 +2424,14 @@ def test_settings_that_make_no_difference_are_said() -> None:
     ]
     assert told(adam(), adam()) == told(adam(), adam(ema_momentum=0.99)) == []
     assert told(adam(), {**adam(clipnorm=1000.0), "class": "Own"}) == []
+
+    def layers_told(*activations: str, kind: str = "Dense") -> list[str]:
+        layers = [
+            [{"name": "out", "class": "Dense", "config": {"name": "out", "activation": each}}] for each in activations
+        ]
+        layers[1][0]["class"] = kind
+        return notes_of(_say_which_settings_do_nothing, *(Trace((), 1, np.zeros(0), layers=each) for each in layers))
+
+    said = "loop's Dense out has activation=softmax instead of linear, which makes no difference here"
+    assert layers_told("linear", "softmax") == [said]
+    assert layers_told("linear", "linear") == layers_told("linear", "softmax", kind="Own") == []

@@ -30,6 +30,7 @@ from compare.check.judge_recorded import name_causes, name_copies, name_further,
 from compare.check.judgement import survived
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
+from compare.check.recorded import other_settings
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE
@@ -81,10 +82,19 @@ def explain(session: ScriptsSession) -> None:
 
 
 def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) -> None:
-    """Says how the optimizers of two trainings differ that are alike all the same, as with a limit never reached."""
-    if settings := other_settings_of(model.traces, 1):
-        seen = {"side": model.names[1], "optimizer": model.traces[1].optimizers[0]["class"], "settings": settings}
-        _note(session, f"{words.said(Measurement.of('script-settings', **seen))}, which makes no difference here")
+    """Says how the optimizers and layers of two trainings differ that are alike all the same.
+
+    So it is with a limit that is never reached, or with a softmax of which Keras takes the logits.
+    """
+    first, second = model.traces
+    found = {each["class"]: other_settings_of(model.traces, 1) for each in second.optimizers[:1]}
+    if [each["class"] for each in first.layers] == [each["class"] for each in second.layers]:
+        for one, two in zip(first.layers, second.layers, strict=True):
+            found[f"{two['class']} {two['name']}"] = other_settings(two["config"], one["config"])
+    for thing, settings in found.items():
+        if settings:
+            seen = Measurement.of("script-settings", side=model.names[1], optimizer=thing, settings=settings)
+            _note(session, f"{words.said(seen)}, which makes no difference here")
 
 
 def _say_which_is_eager(session: ScriptsSession, model: ModelPair, *, equal: bool) -> None:
