@@ -11,7 +11,7 @@ from eager import Eager, run
 
 from compare.check.changed import changed
 from compare.check.words import said
-from compare.engine.described import without_long
+from compare.engine.described import described, without_long
 
 
 class Second(Eager):
@@ -100,6 +100,30 @@ def test_a_long_list_of_a_configuration_is_told_by_its_checksum() -> None:
     assert short["rate"] == [0.5] * 100 and short["vocabulary"].startswith("500 values, SHA-256 ")
     assert short["of"][0]["code"].startswith("101 values")
     assert short["vocabulary"] != without_long([*words[:-1], "x"]), "another word is another value"
+
+
+def test_settings_that_json_does_not_have_are_left_out_and_nothing_fails(tensorflow: Any, tmp_path: Any) -> None:
+    keras = tensorflow.keras
+
+    class Odd(keras.layers.Layer):
+        def get_config(self) -> dict[Any, Any]:
+            return {(1, 2): "a pair"}
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    class Failing(keras.optimizers.SGD):
+        def get_config(self) -> dict[Any, Any]:
+            raise RuntimeError("not today")
+
+    limits = keras.layers.ReLU(max_value=float("inf"))
+    experiment = replace(
+        tasks.experiment(),
+        build_model=lambda: keras.Sequential([limits, Odd(), keras.layers.Dense(3)]),
+        build_optimizer=lambda: Failing(0.125),
+    )
+    assert described(Failing(0.125))["class"] == "Failing" and described(Odd())["config"] == {}
+    assert run(experiment, tmp_path, (Eager(), Second()), epochs=1).verdict == "identical"
 
 
 def test_of_a_run_of_an_earlier_version_settings_are_not_called_equal() -> None:

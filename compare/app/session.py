@@ -287,7 +287,7 @@ def _prepare(options: Trained, folder: Path, console: Console, executor: Executo
     tried = TriedOut() if options.spec.several_processes else try_out(session.task, options.trainers)
     if isinstance(options, Study) and tried.reported and options.trainers[0] in CALL_FIT:
         refuse_margins(options.margin or (), next(iter(session.trainers)), tried.reported)
-    run, known = session.run, before_training(session) | {"settings": tried.settings}
+    run, known = session.run, before_training(session) | {"settings": encode(tried.settings)}
     if options.resume:
         refuse_changes(run.content(), known)
     if baseline is not None:

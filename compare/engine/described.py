@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -19,7 +20,10 @@ def described(thing: Any) -> dict[str, Any]:
     if isinstance(thing, str) or not hasattr(thing, "get_config"):
         name = thing if isinstance(thing, str) else getattr(thing, "__name__", type(thing).__name__)
         return {"class": name, "config": {}}
-    return {"class": type(thing).__name__, "config": json.loads(json.dumps(configuration_of(thing), default=_plain))}
+    config: dict[str, Any] = {}
+    with suppress(Exception):  # of the user's own code, or keys that JSON does not have
+        config = json.loads(json.dumps(configuration_of(thing), default=_plain))
+    return {"class": type(thing).__name__, "config": config}
 
 
 def layers_of(model: Any) -> list[dict[str, Any]]:
