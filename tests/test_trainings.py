@@ -2401,7 +2401,7 @@ def notes_of(say: Callable[..., None], *traces: SimpleNamespace) -> list[str]:
 def test_the_side_that_makes_its_steps_eagerly_is_said() -> None:
     def told(*eager: bool, equal: bool = False) -> str:
         ways = zip(eager, ("fit", "loop"), strict=True)
-        traces = [SimpleNamespace(eager=each, trained_by=by, parts=[]) for each, by in ways]
+        traces = [Trace((), 1, np.zeros(0), eager=each, trained_by=by) for each, by in ways]
         return "".join(notes_of(partial(_say_which_is_eager, equal=equal), *traces))
 
     assert told(False, False) == told(True, True) == ""

@@ -45,8 +45,7 @@ def since_baseline(session: Session, run: RunJson, known: Mapping[str, Any], tri
             raise RequestError(why)
         seen = changed(known, run.content())
         if tried.shapes and [each.shape for each in records[0].variables] != list(tried.shapes):
-            layers = "; ".join(map(said, seen))
-            raise RequestError(f"it has trained a model with other weights ({layers})")
+            raise RequestError(f"it has trained a model with other weights ({'; '.join(map(said, seen))})")
         return as_evidence(seen)
     except RequestError as error:
         raise RequestError(f"--baseline {shown_path(run.folder)}: {error}") from None

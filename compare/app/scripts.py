@@ -266,10 +266,8 @@ def _shuffles_apart(session: ScriptsSession, traces: Sequence[Trace]) -> list[st
 def _both_fit(session: ScriptsSession, paired: Sequence[tuple[Trace, Trace]]) -> list[str]:
     """That neither of two scripts has a loop, as a sentence; one file may be run in two environments."""
     files = {each.program.script for each in session.scripts if not each.about}
-    fits = len(files) == 2 and all(
-        trace.trained_by == "fit" and len(trace.parts) < 2  # else it may go on by a loop
-        for pair in paired for trace in pair
-    )  # fmt: skip
+    traces = [trace for pair in paired for trace in pair]
+    fits = len(files) == 2 and all(trace.trained_by == "fit" and trace.by_fit_alone for trace in traces)
     return ["both scripts train by fit: no loop of one's own was compared"] if fits else []
 
 

@@ -30,7 +30,7 @@ from compare.check.judge_recorded import name_causes, name_copies, name_further,
 from compare.check.judgement import survived
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
-from compare.check.recorded import other_settings
+from compare.check.recorded import things_apart
 from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE
@@ -88,9 +88,9 @@ def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) ->
     """
     first, second = model.traces
     found = {each["class"]: other_settings_of(model.traces, 1) for each in second.optimizers[:1]}
-    if [each["class"] for each in first.layers] == [each["class"] for each in second.layers]:
-        for one, two in zip(first.layers, second.layers, strict=True):
-            found[f"{two['class']} {two['name']}"] = other_settings(two["config"], one["config"])
+    found |= {
+        f"{own['class']} {own['name']}": settings for own, _, settings in things_apart(second.layers, first.layers)
+    }
     for thing, settings in found.items():
         if settings:
             seen = Measurement.of("script-settings", side=model.names[1], optimizer=thing, settings=settings)
@@ -103,9 +103,8 @@ def _say_which_is_eager(session: ScriptsSession, model: ModelPair, *, equal: boo
     if first.eager == second.eager:
         return
     name, other = session.names if first.eager else reversed(session.names)
-    trace = first if first.eager else second
-    fit = trace.trained_by.startswith("fit") and len(trace.parts) < 2  # else it may go on by a loop
-    how = f"without run_eagerly in {name}" if fit else f"with @tf.function on the step of {name}"
+    fits = (first if first.eager else second).by_fit_alone
+    how = f"without run_eagerly in {name}" if fits else f"with @tf.function on the step of {name}"
     differently = f"{name} makes its steps eagerly, and {other} in a tf.function"
     if equal:
         _note(session, f"{differently}: {how} it would train as it does now, and most likely faster")
@@ -134,11 +133,11 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: Clo
         return Departure(model.epochs.step(place), start, pair, model)
     if len(set(model.lengths)) > 1:
         return Departure(min(model.lengths) + 1, start, pair, model)
-    made = early.located.stages if early is not None and early.located.stage == LOSS else ()
     if early is not None and other_settings_of(model.traces, early.departure.step):
         update = early.located.of(UPDATE) if early.located.stage == UPDATE else None
         if update is not None and update.equal is False:
             return replace(early.departure, start=None)  # other settings make another update, however small it is
+    made = early.located.stages if early is not None and early.located.stage == LOSS else ()
     if early is not None and made and all((each.gap or 0) > NEAR for each in made if each.stage in (LOSS, GRADIENTS)):
         return replace(early.departure, start=None)  # rounding is not what makes another loss, which Adam only hides
     return None

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from compare.check.causes.optimizer_recorded import settings_apart
 from compare.check.measurement import Measurement
+from compare.check.recorded import things_apart
 from compare.option import flag
 from compare.watch.trace import CLIPPING
 
@@ -60,11 +60,9 @@ def changed_settings(now: Mapping[str, Any], then: Mapping[str, Any], side: str)
         if classes != before:
             what = CALLED.get(part, f"the {part}")
             yield Measurement.of("changed", side=side, what=what, now=classes, then=before)
-            continue
-        for number, (one, other) in enumerate(zip(own, earlier, strict=True), 1):
-            if settings := settings_apart(one["config"], other["config"], initializers=True):
-                thing = f"layer {number} ({one['class']})" if part == "model" else one["class"]
-                yield Measurement.of("script-settings", side=side, optimizer=thing, settings=settings)
+        for one, _, settings in things_apart(own, earlier, initializers=True):
+            thing = f"layer {own.index(one) + 1} ({one['class']})" if part == "model" else one["class"]
+            yield Measurement.of("script-settings", side=side, optimizer=thing, settings=settings)
 
 
 def _changed_values(now: Mapping[str, Any], then: Mapping[str, Any]) -> Iterator[Measurement]:

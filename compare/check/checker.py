@@ -16,7 +16,6 @@ from compare.check import words
 from compare.check.batches import Batches, craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
-from compare.check.causes.optimizer_recorded import settings_apart
 from compare.check.empty_replica import EmptyReplicaProbe, wrong_gradient
 from compare.check.judge import judge_reporting, judge_training
 from compare.check.judgement import Judgement, survived
@@ -25,6 +24,7 @@ from compare.check.measurement import Measurement
 from compare.check.observation import EPOCHS, Observation, largest_weight_gap
 from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe
+from compare.check.recorded import settings_apart
 from compare.check.replay import Replay
 from compare.check.report import Report
 from compare.check.weight_gaps import ROUNDING

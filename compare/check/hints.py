@@ -15,6 +15,7 @@ from compare.check.causes.optimizer_recorded import made_again
 from compare.check.causes.step import flags_of
 from compare.check.forward_stages import SQUASHING
 from compare.check.measurement import Measurement
+from compare.check.recipe import multiple
 from compare.check.recorded import (
     CLOSE,
     RecordedLoss,
@@ -23,12 +24,12 @@ from compare.check.recorded import (
     drawn_more_often,
     equal_gradients,
     factor_of_gradients,
-    other_settings,
     parts_of_step,
     penalty_of,
     same,
     skipped_updates,
     steps_of_epoch,
+    things_apart,
 )
 from compare.check.sides import Sides
 from compare.check.stages import Located
@@ -216,9 +217,6 @@ def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
 
     A regularizer that one side lacks makes its loss smaller; where that is larger, the penalty is added by hand.
     """
-    layers = sides.other_trace.layers, sides.right_trace.layers
-    if [each["class"] for each in layers[0]] != [each["class"] for each in layers[1]]:
-        return
     parts = {part for name in located.where.split(", ") for part in name.split("/")}
     losses = both_losses(sides.right, sides.other, sides.step) if located.stage == LOSS else None
 
@@ -228,10 +226,10 @@ def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
         return losses[1] < losses[0] if own is None else losses[0] < losses[1]
 
     found: dict[str, tuple[str, dict[str, list[Any]], list[str]]] = {}
-    for own, right in zip(*layers, strict=True):
+    for own, right, others in things_apart(sides.other_trace.layers, sides.right_trace.layers):
         named_there = not located.where or not parts.isdisjoint((own["name"], right["name"]))
-        others = other_settings(own["config"], right["config"]) if named_there else {}
-        if settings := {name: both for name, both in others.items() if may_explain(name, *both)}:
+        settings = {name: both for name, both in others.items() if named_there and may_explain(name, *both)}
+        if settings:
             found.setdefault(f"{own['class']} {settings}", (own["class"], settings, []))[-1].append(own["name"])
     for kind, settings, names in found.values():
         layer = f"{kind} {names[0]}" if len(names) == 1 else f"{kind} ({some(names)})"
@@ -247,7 +245,7 @@ def _hints_on_inputs(located: Located, sides: Sides) -> Iterator[Measurement]:
     if not all(both) or not numbers or len({tuple(each.shape for each in arrays) for arrays in both}) > 1:
         return
     a, b = (np.concatenate(each).astype(np.float64) for each in both)
-    factor = float(a @ b / (a @ a)) if np.any(a) else 0.0
+    factor = multiple([b], [a])
     if factor and np.allclose(b, factor * a, rtol=1e-4, atol=1e-6 * np.abs(b).max()):
         yield sides.named(Measurement.of("inputs-times", factor=factor))
 

@@ -186,7 +186,7 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
 
     def source(cause: Cause, variant: Variant, at: Sides) -> Source | None:
         later = {"begun", "set_later"}.intersection(variant.evidence.quantities)
-        set_at = at.other_trace.optimizers[0].get("rate_set") if later else None
+        set_at = (at.other_trace.optimizer_at(at.step) or {}).get("rate_set") if later else None
         if line := Source.of(set_at or variant.line):
             return replace(line, instead=cause.instead_of(line.text))
         if variant.called is None:

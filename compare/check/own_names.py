@@ -36,10 +36,9 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
         names = own_names(tree, source.line)
         if cause is not None and cause.made_in and not source.instead:
             source = _nearer(source, cause.made_in, (_around(tree, source.line), tree), lines)
-    if finding.id == "variables-not-trained":  # the model that it names may be the only one that is trained
-        names.pop("model", None)
     remedy = (cause and cause.remedy_at(source.text)) or finding.remedy
-    return replace(finding, source=source, remedy=in_own_names(remedy, names))
+    known = {name: own for name, own in names.items() if cause is None or name not in cause.unnamed}
+    return replace(finding, source=source, remedy=in_own_names(remedy, known))
 
 
 def _around(tree: ast.Module, line: int) -> ast.AST:

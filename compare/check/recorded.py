@@ -5,7 +5,7 @@ Nothing is computed again from weights: a prediction is arithmetic on the record
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -84,6 +84,29 @@ def other_settings(
         elif not _may_be_same(name, *both):
             found[name] = list(both)
     return dict(sorted(found.items()))
+
+
+def settings_apart(
+    own: Mapping[str, Any], right: Mapping[str, Any], *, initializers: bool = False
+) -> dict[str, list[Any]]:
+    """The settings of an optimizer that differ, without those of averages of weights if none are kept."""
+    averages = own.get("use_ema") or right.get("use_ema")
+    found = other_settings(own, right, initializers=initializers)
+    return {key: both for key, both in found.items() if averages or not key.startswith("ema_")}
+
+
+Described = Mapping[str, Any]
+"""A layer, optimizer, loss or metric: its class and its configuration."""
+
+
+def things_apart(
+    own: Sequence[Described], right: Sequence[Described], *, initializers: bool = False
+) -> Iterator[tuple[Described, Described, dict[str, list[Any]]]]:
+    """The pairs of things with other settings, each with these; none where their classes are others."""
+    if [each["class"] for each in own] == [each["class"] for each in right]:
+        for one, other in zip(own, right, strict=True):
+            if settings := settings_apart(one["config"], other["config"], initializers=initializers):
+                yield one, other, settings
 
 
 def _may_be_same(name: str, a: Any, b: Any) -> bool:
@@ -196,11 +219,8 @@ class RecordedLoss:
         events, sizes = self.sides.right.of(self.sides.step, "loss"), self.split.sizes
         if [each.replica for each in events] != list(range(len(sizes))) or len(sizes) < 2 or not all(sizes):
             return None
-        own = []
-        for each in events:
-            count = each.info["targets"]
-            loss, penalty = (float(sum(map(np.sum, part))) for part in (each.arrays[:count], each.arrays[count:]))
-            own.append(loss - penalty / len(sizes))
+        losses = (float(sum(map(np.sum, each.arrays[: each.info["targets"]]))) for each in events)
+        own = [loss - self.penalty / len(sizes) for loss in losses]
         right, other = mean_of_means(self.split), share(self.split)
         return sum(loss * b / a for loss, a, b in zip(own, right, other, strict=True))
 

@@ -354,8 +354,10 @@ class Observer:
             self._beside.write(self.writer, self.trainings)
 
     def untrained(self) -> dict[str, list[str]]:
-        """Why steps may be missing: models without trainable weights, optimizers that count none, further trainings,
-        or gradients that no optimizer is given.
+        """Why steps may be missing.
+
+        There are models without trainable weights, optimizers that count no steps, further trainings, and the line of
+        gradients that no optimizer is given.
         """
         models = [str(model.name) for model in self.trainings.fitted if model.built and not model.trainable_weights]
         counts = [count for each in self.trainings if not each.began for count in each.counts.values()]

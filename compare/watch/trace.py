@@ -245,11 +245,20 @@ class Trace:
         """The configuration of its first optimizer; empty if it has none."""
         return dict(self.optimizers[0]["config"]) if self.optimizers else {}
 
-    def optimizer_at(self, step: int) -> Mapping[str, Any] | None:
-        """The optimizer that makes a step, where each part of the training has one; else the first, if there is any."""
-        begun = [first for first, _ in self.parts if first < step]
+    def optimizers_at(self, step: int) -> Sequence[Mapping[str, Any]]:
+        """The optimizers that may make a step: one, where each part of the training has one; else all."""
+        begun = sum(first < step for first, _ in self.parts)
         one_each = len(self.parts) == len(self.optimizers)
-        return next(iter(self.optimizers[len(begun) - 1 if one_each and begun else 0 :]), None)
+        return self.optimizers[begun - 1 : begun] if one_each and begun else self.optimizers
+
+    def optimizer_at(self, step: int) -> Mapping[str, Any] | None:
+        """The first of the optimizers that may make a step; None if there is none."""
+        return next(iter(self.optimizers_at(step)), None)
+
+    @property
+    def by_fit_alone(self) -> bool:
+        """Whether ``fit`` makes all of its steps; a training in several parts may go on by a loop."""
+        return self.trained_by.startswith("fit") and len(self.parts) < 2
 
     @property
     def by_hand(self) -> bool:

@@ -98,6 +98,7 @@ class Cause:
         by_hand: by a pattern of the whole line where it is seen, the remedy in the names of that line.
         made_in: a pattern of the statement that makes the mistake, if the function where it is seen, or else the file,
             has only one such.
+        unnamed: the names of the remedy that stay, since what the code calls so may be the mistake.
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
         update: variants of how the optimizer turns gradients into weights.
         formula: variants of how a reported number is computed.
@@ -119,6 +120,7 @@ class Cause:
     rewrites: Mapping[str, str] = field(default_factory=dict)
     by_hand: Mapping[str, str] = field(default_factory=dict)
     made_in: str = ""
+    unnamed: tuple[str, ...] = ()
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
     formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None

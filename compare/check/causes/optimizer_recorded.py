@@ -17,8 +17,8 @@ from compare.check.recorded import (
     clip_alike,
     clipping_of,
     equal_gradients,
-    other_settings,
     same,
+    settings_apart,
     subtracted,
 )
 from compare.check.sides import Sides
@@ -99,8 +99,7 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
 
 def _in_use(trace: Trace, step: int, rate: float | None) -> Mapping[str, Any] | None:
     """The optimizer of a step: of several, if it is not known which, the first that begins with its learning rate."""
-    others = () if len(trace.parts) == len(trace.optimizers) else trace.optimizers
-    return next((each for each in others if begins_with(rate, each)), trace.optimizer_at(step))
+    return next((each for each in trace.optimizers_at(step) if begins_with(rate, each)), trace.optimizer_at(step))
 
 
 def _is_of_rate(sides: Sides, rates: tuple[float | None, float | None]) -> bool:
@@ -180,15 +179,6 @@ def _begun(optimizer: Mapping[str, Any]) -> Any:
     """The learning rate with which an optimizer is made, or its schedule; where that was not seen, of its first use."""
     used = optimizer["config"].get("learning_rate")
     return used if isinstance(used, Mapping) else optimizer.get("begins") or used
-
-
-def settings_apart(
-    own: Mapping[str, Any], right: Mapping[str, Any], *, initializers: bool = False
-) -> dict[str, list[Any]]:
-    """The settings of an optimizer that differ, without those of averages of weights if none are kept."""
-    averages = own.get("use_ema") or right.get("use_ema")
-    found = other_settings(own, right, initializers=initializers)
-    return {key: both for key, both in found.items() if averages or not key.startswith("ema_")}
 
 
 def _matrices_agree(sides: Sides) -> bool:
