@@ -451,6 +451,42 @@ def test_remedies_use_what_the_loop_has(tensorflow, loop, cause, measured, never
         assert finding.source.text == "self.optimizer.learning_rate = 0.01", "where it is set, not where it shows"
 
 
+class RoundsItsLoss(Loop):
+    """Its accuracy is wrong, and its loss is another one by rounding only."""
+
+    def logs(self, logs):
+        return logs | {"loss": float(np.nextafter(np.float32(logs["loss"]), np.float32(9))), "accuracy": 0.125}
+
+
+def test_what_only_rounds_beside_a_wrong_number_is_not_said_to_be_unexplained(tensorflow):
+    metrics = checker(labelled).check(RoundsItsLoss()).judged.reporting.metrics
+    assert (metrics["loss"].only_rounding, metrics["accuracy"].only_rounding) == (True, False)
+
+
+class WeakDecay(Loop):
+    """Its optimizer is its own, made while the graph of the first step is traced, and decays the weights less."""
+
+    own = None
+
+    def apply(self, gradients, variables):
+        import tensorflow as tf
+
+        if self.own is None:
+            self.own = tf.keras.optimizers.AdamW(1e-3, weight_decay=0.004)
+            self.own.build(variables)
+        self.own.apply_gradients(zip(gradients, variables, strict=True))
+
+
+def test_a_decay_that_the_loss_shows_before_the_weights_do_is_located_where_it_is_made(tensorflow):
+    make = functools.partial(tensorflow.keras.optimizers.AdamW, 1e-3, weight_decay=0.01)
+    experiment = tasks.experiment(regularize=True, batch_norm=True, optimizer=make)
+    judged = checker_of(experiment).check(WeakDecay()).judged
+    (cause,) = judged.causes
+    assert cause.id == "optimizer-differs" and cause.measurements["residual"] == 0
+    first = judged.training.first_difference
+    assert (first.epoch, first.step, first.stage) == (1, 1, "update")
+
+
 def test_an_error_of_the_check_itself_is_seen_in_tests_and_costs_a_probe_elsewhere(monkeypatch):
     from compare.check.judgement import LOUD, Judgement
 

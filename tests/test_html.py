@@ -60,7 +60,7 @@ from compare.reporting import html, page_model, pictures, plots, sentences, svg,
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.page_tables import repeat_command
-from compare.reporting.run_files import RunFiles
+from compare.reporting.run_files import RunFiles, word_of
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.exact import compare_records, paired_steps
 from compare.verdict.findings import Finding, Source
@@ -236,6 +236,8 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
             "To compare loss, val_loss too, add to my_loop: run.end_epoch(epoch, {…, 'loss': …, 'val_loss': …})"
         )
         assert "To compare loss, val_loss too" in terminal.as_text(Verdict.of("fit", [judged]))
+    rate = dataclasses.replace(same, reporting=Reporting(None, {"learning_rate": MetricGap(None, 1, "my_loop")}))
+    assert sentences.unreported(rate, "scripts") == "", "it has no mean, and the weights say more"
     told = sentences.sentence(same, "fit")
     assert told.endswith("; losses and metrics were not compared, since the two report none in common")
     nothing = dataclasses.replace(same, reporting=Reporting(None, {}))
@@ -291,6 +293,9 @@ def test_a_comparison_of_scripts_that_failed_is_listed_with_the_error_and_its_lo
     assert page.text.count("loop failed: NameError: name 'x' is not defined (loop.py, line 3)") == 2
     assert "2 failed" in page.text and "more" not in page.text and "No numbers" not in page.text
     assert "strategy" not in page.text, "which is the scripts' own in all of them"
+    assert "What differs" not in page.text, "nothing does, so there is no such column"
+    assert word_of({**run, "options": options}, None) == "failed"
+    assert word_of({**run, "options": {**options, "scripts": []}}, None) == "unfinished"
 
 
 def test_a_difference_without_a_known_cause_says_that_it_is_shown_above(tmp_path: Path) -> None:

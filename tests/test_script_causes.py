@@ -1595,6 +1595,39 @@ def test_the_line_that_made_an_optimizer_is_not_shown_for_a_rate_that_is_set_lat
     both = replace(given, traces=(traces[0], traces[1]), close_ups=(RIGHT, moved))
     (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
     assert (cause.id, cause.measurements["begun"], cause.source) == ("optimizer-differs", 0.1, None)
+    second = replace(traces[1], optimizers=[{**adam, "rate_set": ("loop.py", 9, "optimizer.learning_rate = 0.2")}])
+    (cause,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), replace(both, traces=(traces[0], second)))
+    assert str(cause.source) == "loop.py:9: optimizer.learning_rate = 0.2"
+
+
+def test_a_rate_that_is_set_too_late_is_no_schedule_that_is_missing() -> None:
+    schedule, line = {"class_name": "ExponentialDecay", "config": {}}, ("loop.py", 9, "optimizer.learning_rate = 0.1")
+    given, moved = sides(RIGHT), linear_step(rate=0.2)
+    for set_at, cause in ((None, "learning-rate-schedule-missing"), (line, "optimizer-differs")):
+        adams = [
+            {**ADAM, "config": {**ADAM["config"], "learning_rate": rate}, "rate_set": place}
+            for rate, place in ((schedule, None), (0.2, set_at))
+        ]
+        first, second = (replace(trace, optimizers=[adam]) for trace, adam in zip(given.traces, adams, strict=True))
+        both = replace(given, traces=(first, second), close_ups=(RIGHT, moved))
+        (found,) = name_causes(locate(RIGHT, moved, [], STEP, NAMES), both)
+        assert found.id == cause and (set_at is None or str(found.source).startswith("loop.py:9"))
+
+
+def test_layers_without_the_regularizers_of_the_others_are_to_get_these() -> None:
+    other = with_loss(OFF, LOSS - PENALTY)
+    l2 = {"class_name": "L2", "config": {"l2": 0.001}}
+    layers = [[{"name": "dense", "class": "Dense", "config": {"kernel_regularizer": each}}] for each in (l2, None)]
+    for second, remedy in (
+        (layers[1], "layers.Dense(..., kernel_regularizer=tf.keras.regularizers.L2(l2=0.001))"),
+        (layers[0], "loss += tf.add_n(model.losses)"),
+        ([], "loss += tf.add_n(model.losses)"),
+    ):
+        given = sides(other)
+        traces = (replace(given.traces[0], layers=layers[0]), replace(given.traces[1], layers=second))
+        both = replace(given, traces=traces, close_ups=(RIGHT, other))
+        (found,) = name_causes(locate(RIGHT, other, [], STEP, NAMES), both)
+        assert found.id == "regularization-missing" and found.remedy.startswith(remedy)
 
 
 def test_beside_another_setting_a_rate_that_is_set_later_is_no_argument_of_the_optimizer() -> None:

@@ -1655,6 +1655,8 @@ def test_a_copy_of_fit_in_place_of_a_loop_is_told(scripts: Sequence[str], ways: 
     paired = list(zip(traces[::2], traces[1::2], strict=True))
     session: Any = SimpleNamespace(scripts=sides)
     assert len(_both_fit(session, paired)) == said
+    in_parts = [(replace(one, parts=[(0, 0), (3, 0)]), other) for one, other in paired]
+    assert _both_fit(session, in_parts) == [], "the second part may be a loop"
     sides[1].about = "TensorFlow 2.20"
     assert _both_fit(session, paired) == []
 
