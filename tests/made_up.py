@@ -19,12 +19,13 @@ def observed(
     """Two epochs whose steps are those of a recipe and an update."""
     from compare.check.observation import configuration
     from compare.check.optimizer_replay import simulate
+    from compare.engine.described import layers_of
 
     recipe, update = recipe or Recipe(), update or Update()
     optimizer, trained = replay.experiment.build_optimizer(), replay.trainable
     names = [variable.path for variable in replay.variables]
     seen = Observation(name, replay.replicas, names, trained, initial=initial)
-    seen.layers = [(layer.name, type(layer).__name__) for layer in replay.model._flatten_layers()]
+    seen.layers = seen.layers_at_end = layers_of(replay.model)
     own = configuration(optimizer)
     seen.optimizers = [(type(optimizer), config) for config in (own, own | dict(update.overrides))]
     spans, now = [span for epoch in (1, 2) for span in replay.spans[epoch]], seen.initial

@@ -304,6 +304,12 @@ ADVICE = [
         around=NO_PENALTY | {"loss": SAFE_MEAN},
         experiment="plain",
     ),
+    on(
+        "layer-differs",
+        "build",
+        f"{BUILD}\nfor layer in model.layers:\n    if isinstance(layer, tf.keras.layers.BatchNormalization):\n"
+        "        layer.momentum = 0.5",
+    ),
     on("variables-not-trained", "variables", "variables = model.layers[-1].trainable_variables"),
     on("optimizer-differs", "build", OWN_OPTIMIZER.format(old="_", model="", new="Adam(0.003)")),
     on(

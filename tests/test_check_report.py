@@ -33,6 +33,7 @@ TRAINING_IDS = [
     "regularization-missing",
     "regularization-not-divided-by-replicas",
     "training-flag-missing",
+    "layer-differs",
     "not-finite",
     "logits-mismatch",
     "label-shape-broadcast",

@@ -28,7 +28,7 @@ from compare.check.stages import Located, locate
 from compare.check.step_values import loss_of
 from compare.check.targets import Targets, targets_of, value_of
 from compare.records.model import step_dtype
-from compare.verdict.findings import Finding, StageValues
+from compare.verdict.findings import Finding, Source, StageValues
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import ENDLESS, CloseUp, Event, row_hashes, sketch
 from compare.watch.trace import BY_HAND, FitEpoch, Trace
@@ -315,6 +315,66 @@ def test_layers_with_the_same_other_settings_are_told_together(loss: float, said
     found = [each for each in hints(Located(STEP, "loss"), given) if each.kind == "layer-settings"]
     assert [each.quantities["layer"] for each in found] == (["Dense (a, b, c)", "Conv2D d"] if said else [])
     assert all(each.quantities["settings"] == {"kernel_regularizer": [None, "L2"]} for each in found)
+
+
+def with_layers(given: Any, *apart: tuple[str, str, str, Any, Any]) -> Any:
+    """The sides with layers that have another setting each: class, name, setting, the other side's value, the right."""
+    both = [
+        [{"class": cls, "name": name, "config": {setting: each[i]}, "made": ("/loop.py", 7, "Layer()")}
+         for cls, name, setting, *each in apart]
+        for i in (1, 0)
+    ]  # fmt: skip
+    one, two = (replace(trace, layers=layers) for trace, layers in zip(given.traces, both, strict=True))
+    return replace(given, traces=(one, two))
+
+
+DROPOUT, NORM = ("Dropout", "dropout", "rate", 0.5, 0.3), ("BatchNormalization", "norm", "momentum", 0.9, 0.99)
+PENALIZED = ("Dense", "dense", "kernel_regularizer", {"class_name": "L2", "config": {"l2": 0.1}}, None)
+
+
+@pytest.mark.parametrize(("stage", "where", "layer", "caused"), [
+    ("predictions", "dropout", DROPOUT, True),
+    ("predictions", "dense", DROPOUT, False),  # comes later than what differs first
+    ("predictions", "", DROPOUT, False),
+    ("predictions", "dense", PENALIZED, False),
+    ("predictions", "dense", ("Dense", "dense", "kernel_constraint", "NonNeg", None), False),
+    ("update", "dense/kernel", ("Dense", "dense", "kernel_constraint", "NonNeg", None), True),
+    ("update", "dense/kernel", ("Dense", "dense", "activation", "relu", "tanh"), False),
+    ("state", "", NORM, True),
+    ("state", "", DROPOUT, False),
+])  # fmt: skip
+def test_a_layer_with_another_setting_is_accused_of_what_it_computes(
+    stage: str, where: str, layer: Any, caused: bool
+) -> None:
+    given = with_layers(sides(linear_step(offset=1.0)), layer)
+    found = name_causes(Located(STEP, stage, where), given)
+    assert [each.id for each in found if each.id == "layer-differs"] == ["layer-differs"] * caused
+    for each in found * caused:
+        assert each.source == Source("/loop.py", 7, "Layer()") and each.side == given.other_name
+        assert each.measurements["settings"] == {layer[2]: list(layer[3:])}
+
+
+@pytest.mark.parametrize(("data", "penalty", "caused"), [(1.0, 0.1, True), (0.9, 0.1, False), (1.0, 0.6, False)])
+def test_another_penalty_is_accused_where_the_rest_of_the_loss_is_the_same(
+    data: float, penalty: float, caused: bool
+) -> None:
+    """And where it makes the loss larger, as the one with a regularizer must."""
+    right, other = with_loss(RIGHT, 1.0 + PENALTY, PENALTY), with_loss(RIGHT, data + penalty, penalty)
+    layer = (*PENALIZED[:3], None, PENALIZED[3])
+    given = with_layers(replace(sides(other), close_ups=(right, other)), layer)
+    found = [each.id for each in name_causes(Located(STEP, "loss"), given)]
+    assert ("layer-differs" in found) == caused, found
+
+
+@pytest.mark.parametrize(("layer", "named"), [
+    (DROPOUT, True),
+    (("Dense", "dense", "activation", "softmax", "linear"), False),  # which the loss may make up for
+    (PENALIZED, False),
+])  # fmt: skip
+def test_another_setting_is_named_besides_other_mistakes(layer: Any, named: bool) -> None:
+    given = with_layers(sides(linear_step(rate=0.1)), layer)
+    further = name_further(Located(STEP, "update"), given, [])
+    assert [each.id for each in further if each.id == "layer-differs"] == ["layer-differs"] * named
 
 
 @pytest.mark.parametrize(("times", "empty", "kind"), [

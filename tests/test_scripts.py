@@ -34,6 +34,7 @@ from compare.app.notebooks import as_python
 from compare.app.script_runs import START_METHOD, ScriptRunner
 from compare.app.scripts import _further_names, _say_what_trained, _shuffles_apart
 from compare.check.step_values import calls_of, gradients_of, loss_of
+from compare.engine.described import layers_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
 from compare.patching import undone
@@ -54,7 +55,7 @@ from compare.watch.seen import ENDLESS, read_close_up, row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Detail, Nudge, Settings
 from compare.watch.shapes import of_pairs
 from compare.watch.stages import StageObserver
-from compare.watch.trace import Trace, read_traces
+from compare.watch.trace import MADE_AT, Trace, read_traces
 from compare.watch.trace_writer import TraceWriter
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -1126,6 +1127,33 @@ def test_gradients_are_known_by_their_name_in_any_order(tensorflow: Any) -> None
     seen = observer.seen(0)
     assert seen is not None and [each.tolist() for each in seen.arrays(1, "gradients")] == [0.5, [6.0]]
     assert told == [(optimizer, gradients, [weights])]
+
+
+class WithoutInit(keras.layers.Layer):
+    """Its parameters are those of ``Layer``."""
+
+
+class WithInit(keras.layers.Layer):
+    def __init__(self, given: int) -> None:
+        super().__init__()
+        self.given = given
+
+
+def test_the_line_that_makes_a_layer_is_known(tensorflow: Any) -> None:
+    with watched():
+        model = keras.Sequential([
+            WithoutInit(name="a"),
+            WithInit(3),
+            keras.layers.Dropout(0.5),
+        ])  # fmt: skip
+    layers = layers_of(model, made=MADE_AT)
+    assert {each["made"][0] for each in layers} == {__file__}
+    assert [each["made"][2] for each in layers] == [
+        'WithoutInit(name="a"),',
+        "WithInit(3),",
+        "keras.layers.Dropout(0.5),",
+    ]
+    assert layers[1]["config"]["given"] == 3, "Keras's own configuration is as it is without being watched"
 
 
 def test_an_initializer_takes_no_seed_from_the_layers(tensorflow: Any) -> None:

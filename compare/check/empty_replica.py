@@ -71,7 +71,7 @@ class EmptyReplicaProbe:
     def _observed(self) -> Observation | NotApplicable:
         """The reference on such batches."""
         assert self._task is not None
-        kinds = {kind for _, kind in self._reference.layers}
+        kinds = {layer["class"] for layer in self._reference.layers}
         failing = sorted(kind for kind in kinds if "Conv" in kind or "BatchNormalization" in kind)
         if failing:  # they raise an exception, return NaN, or crash the process, whoever trains
             return NotApplicable(PROBE, f"{', '.join(failing)} cannot handle a replica without examples")

@@ -12,7 +12,7 @@ import numpy as np
 
 from compare.check.causes.data_recorded import has_unknown_pairs
 from compare.check.causes.optimizer_recorded import made_again
-from compare.check.causes.step import flags_of
+from compare.check.causes.step import flags_of, layers_apart
 from compare.check.forward_stages import SQUASHING
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple
@@ -29,7 +29,6 @@ from compare.check.recorded import (
     same,
     skipped_updates,
     steps_of_epoch,
-    things_apart,
 )
 from compare.check.sides import Sides
 from compare.check.stages import Located
@@ -43,7 +42,6 @@ from compare.check.step_values import (
     STATE,
     UPDATE,
     all_rows,
-    both_losses,
     calls_of,
     calls_with_examples,
     common_multiple,
@@ -55,7 +53,6 @@ from compare.check.step_values import (
     predictions_as_labels,
     relative_gap,
 )
-from compare.naming import some
 from compare.verdict.findings import Source
 from compare.watch.seen import CloseUp
 
@@ -88,7 +85,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += _hints_on_calls(sides)
     found += [*_hints_on_inputs(located, sides), *_hints_on_parts(located, sides)]
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
-        found += _hints_on_settings(located, sides)
+        found += [seen for seen, _ in layers_apart(sides, located)]
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides, located.stage)
     return list(map(sides.named, found))
@@ -210,30 +207,6 @@ def _hints_on_sizes(sides: Sides) -> Iterator[Measurement]:
         if same(weighted, right) and not same(mean, right):
             numbers = {"sizes": sizes, "loss": mean, "weighted": weighted}
             yield Measurement.of("micro-batches-alike", side=at.other_name, other=at.right_name, **numbers)
-
-
-def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
-    """Layers with other settings; where the difference is known to be in some layers, only those.
-
-    A regularizer that one side lacks makes its loss smaller; where that is larger, the penalty is added by hand.
-    """
-    parts = {part for name in located.where.split(", ") for part in name.split("/")}
-    losses = both_losses(sides.right, sides.other, sides.step) if located.stage == LOSS else None
-
-    def may_explain(name: str, own: Any, right: Any) -> bool:
-        if losses is None or "regularizer" not in name or (own is None) == (right is None):
-            return True
-        return losses[1] < losses[0] if own is None else losses[0] < losses[1]
-
-    found: dict[str, tuple[str, dict[str, list[Any]], list[str]]] = {}
-    for own, right, others in things_apart(sides.other_trace.layers, sides.right_trace.layers):
-        named_there = not located.where or not parts.isdisjoint((own["name"], right["name"]))
-        settings = {name: both for name, both in others.items() if named_there and may_explain(name, *both)}
-        if settings:
-            found.setdefault(f"{own['class']} {settings}", (own["class"], settings, []))[-1].append(own["name"])
-    for kind, settings, names in found.values():
-        layer = f"{kind} {names[0]}" if len(names) == 1 else f"{kind} ({some(names)})"
-        yield Measurement.of("layer-settings", layer=layer, settings=settings)
 
 
 def _hints_on_inputs(located: Located, sides: Sides) -> Iterator[Measurement]:

@@ -25,6 +25,7 @@ from compare.check.causes.optimizer_recorded import (
     begins_with,
     kind_of_setting,
 )
+from compare.check.causes.step import layers_apart, of_layers
 from compare.check.measurement import Measurement
 from compare.check.own_names import at_line
 from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe
@@ -111,7 +112,12 @@ def name_further(located: Located, sides: Sides, causes: Sequence[Finding]) -> l
     It is judged by what a step should have made of what the side at fault itself had done before.
     """
     named = {cause.id for cause in causes}
-    more = *_of_own_loss(located, sides), *name_settings(located, sides, named), *_of_later(located, sides)
+    more = (
+        *_of_own_loss(located, sides),
+        *name_settings(located, sides, named),
+        *_of_layers(sides),
+        *_of_later(located, sides),
+    )
     found = {cause.id: cause for cause in more}
     return [found[id] for id in found if id not in named]
 
@@ -155,6 +161,17 @@ def name_settings(located: Located, sides: Sides, named: Collection[str] = ()) -
     if at.step != sides.step:  # only seen there: it may differ since an earlier one
         variant = replace(variant, evidence=variant.evidence.but(at_end=True))
     return _findings(at, Located(at.step, UPDATE), [(CATALOGUE[id], variant)])
+
+
+def _of_layers(sides: Sides) -> list[Finding]:
+    """The cause of layers with other settings, whatever else differs; an activation may be a part of the loss there."""
+    apart = [
+        (seen, layer)
+        for seen, layer in layers_apart(sides, Located(sides.step, PREDICTIONS))
+        if not {"activation", "dtype", "trainable"}.intersection(seen.quantities["settings"]) and layer.get("made")
+    ]
+    shown = [(CATALOGUE["layer-differs"], each) for each in of_layers(apart)]
+    return _findings(sides, Located(sides.step, PREDICTIONS), shown)
 
 
 def _of_later(located: Located, sides: Sides) -> list[Finding]:

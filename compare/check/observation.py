@@ -120,7 +120,8 @@ class Observation:
         foreign_in_loss: the names of variables that a loss was computed from, shaped as the model's and not its own.
         compiled: whether an optimizer was applied in a function compiled by XLA, where nothing can be recorded.
         on_batch: whether the trainer calls ``train_on_batch`` of the run's model.
-        layers: the names and classes of the model's layers.
+        layers: names, classes and configurations of the model's layers as they were built.
+        layers_at_end: the same, after the training.
         fixed_dropout: whether dropout uses a fixed mask: see ``fix_dropout``.
         step_states: the state at each ``end_step``.
         updates_made: the number of ``optimizer_steps`` at each ``end_step``.
@@ -146,7 +147,8 @@ class Observation:
     foreign_in_loss: list[str] = field(default_factory=list)
     compiled: bool = False
     on_batch: bool = False
-    layers: list[tuple[str, str]] = field(default_factory=list)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    layers_at_end: list[dict[str, Any]] = field(default_factory=list)
     fixed_dropout: bool = False
     step_states: list[State] = field(default_factory=list)
     updates_made: list[int] = field(default_factory=list)

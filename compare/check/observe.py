@@ -27,6 +27,7 @@ from compare.check.observation import (
     configuration,
 )
 from compare.engine.anew import train_whole
+from compare.engine.described import layers_of
 from compare.engine.fingerprints import container, distributed
 from compare.engine.insides_keras import named_keras
 from compare.engine.insides_tensorflow import in_xla
@@ -71,6 +72,7 @@ class ProbeRun(Run):
         self._optimizers: list[Any] = []
         self._foreign: set[int] = set()
         self._rate = 0.0
+        self._model: Any = None
         self._variables: list[Any] = []
         self._index: dict[int, int] = {}
         self._latest: State = []
@@ -85,7 +87,6 @@ class ProbeRun(Run):
         self._variables = [distributed(v) for v in [*trainable, *rest]]
         self.observation.names = [getattr(v, "path", v.name) for v in [*trainable, *rest]]
         self.observation.trainable = len(trainable)
-        self.observation.layers = [(layer.name, type(layer).__name__) for layer in model._flatten_layers()]
         patch(model, "train_on_batch", partial(self._note_call, "on_batch"))
         self._built_optimizer = optimizer
         rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
@@ -93,6 +94,7 @@ class ProbeRun(Run):
             patch(rate, "assign", partial(self._note_call, "sets_rate"))
         self._rate = float(learning_rate(optimizer))
         self.observation.fixed_dropout = fix_dropout(model)
+        self._model, self.observation.layers = model, layers_of(model)
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
         self._latest = self.observation.initial = self._read()
         return model, optimizer, loss, metrics
@@ -173,6 +175,7 @@ class ProbeRun(Run):
 
     def finish(self) -> Observation:
         self.observation.final = self._read()
+        self.observation.layers_at_end = layers_of(self._model)
         if seen := self._observer.seen(0):
             self.observation.inside = replace(seen, ends=tuple(self._ends))
         return self.observation

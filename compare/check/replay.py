@@ -175,13 +175,13 @@ class Replay:
     @property
     def masking(self) -> list[int]:
         """The indices, among all layers, of those that make masks."""
-        layers = self.model._flatten_layers()
+        layers = self.model._flatten_layers(include_self=False)
         return [i for i, layer in enumerate(layers) if getattr(layer, "mask_zero", False) or is_masking(layer)]
 
     @property
     def layers(self) -> list[str]:
         """The names of all layers of this model, which are not those of the observed one."""
-        return [layer.name for layer in self.model._flatten_layers()]
+        return [layer.name for layer in self.model._flatten_layers(include_self=False)]
 
     def measure(self, y: Any, predictions: Any, weights: Any = None, masks: Sequence[Any] = ()) -> dict[str, float]:
         """Returns all metrics of these examples, by the names that ``fit`` reports."""

@@ -26,10 +26,17 @@ def described(thing: Any) -> dict[str, Any]:
     return {"class": type(thing).__name__, "config": config}
 
 
-def layers_of(model: Any) -> list[dict[str, Any]]:
-    """The layers of a model, each with its name; none of what has no layers, such as a variable's root."""
+def layers_of(model: Any, **more: str) -> list[dict[str, Any]]:
+    """The layers of a model, each with its name; none of what has no layers, such as a variable's root.
+
+    Args:
+        more: attributes that tell more of a layer, by what they are called here.
+    """
     flatten = getattr(model, "_flatten_layers", lambda **_: ())
-    return [{"name": layer.name, **described(layer)} for layer in flatten(include_self=False)]
+    return [
+        {"name": layer.name, **described(layer), **{name: getattr(layer, own, None) for name, own in more.items()}}
+        for layer in flatten(include_self=False)
+    ]
 
 
 def configuration_of(thing: Any) -> dict[str, Any]:

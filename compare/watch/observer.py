@@ -21,7 +21,7 @@ from compare.watch.noise import Noise
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.repeats import Repeats, leaves
 from compare.watch.settings import SEEDS, Detail
-from compare.watch.trace import BY_OWN_STEP
+from compare.watch.trace import BY_OWN_STEP, MADE_AT
 from compare.watch.trace_writer import TraceWriter
 from compare.watch.training import Training
 from compare.watch.trainings import Trainings
@@ -76,6 +76,7 @@ class Observer:
         patch(tf.GradientTape, "watch", self._watch)
         patch(tf.GradientTape, "gradient", self.updates.gradient)
         patch(keras.Model, "__call__", self._enter_model)
+        patch(keras.layers.Layer, "__new__", self._make_layer)  # Keras looks at the parameters of __init__
         patch(keras.layers.Layer, "__call__", self._enter_layer)
         for owner, method in ((keras.layers.Layer, "get_weights"), (BaseOptimizer, "build")):
             patch(owner, method, self._keep_weights)
@@ -131,6 +132,11 @@ class Observer:
                     training.untaped = self.line()
         with self._here.set(layer=model):
             return self._call_model(original, model, *args, **options)
+
+    def _make_layer(self, original: Any, *args: Any, **options: Any) -> Any:
+        layer = original(*args, **options)
+        object.__setattr__(layer, MADE_AT, self.line())
+        return layer
 
     def _enter_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
         """Treats a layer that is called under a tape, outside of all models and layers, like a model."""

@@ -127,7 +127,7 @@ class Trace:
         optimizers: class and configuration of each optimizer, the line that made it, the learning rate with which it
             ``begins``, and whether its class is the script's ``own``, in the order of use; what a script has set as
             ``lr``, which Keras 3 ignores.
-        layers: name, class and configuration of each layer of the model, in order.
+        layers: name, class and configuration of each layer of the model, in order, and the line that made it.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
         calls: calls of ``tf.data`` and the like that explain much, in order.
         shuffles: whether each call of ``Dataset.shuffle`` asks for another order in every epoch.

@@ -58,7 +58,7 @@ class TraceWriter:
         content["trained_by"] = trained_by
         content["variables"] = tuple(fingerprint.variables)
         content["replicas"] = fingerprint.replicas
-        content["layers"] = layers_of(training.root)
+        content["layers"] = layers_of(training.root, made=MADE_AT)
         self._trainings.append(training)
         if training.initial is not None:
             hashes, projections = fingerprint.of([[value] * fingerprint.replicas for value in training.initial])

@@ -327,6 +327,7 @@ FAULTS = {
     "micro-remainder-dropped": training("update", "examples-dropped", styles=accumulations),
     "statistics-of-halves": training("forward", when=having("bn")),
     "no-training-flag": training("forward", "training-flag-missing", when=stateful),
+    "other-momentum": training("forward", "layer-differs", when=having("bn")),
     "frozen-statistics": training("forward", "training-flag-missing", when=both(having("bn"), having("sequential"))),
     "frozen-batch-normalization": training(
         "variables",

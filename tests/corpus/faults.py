@@ -291,6 +291,16 @@ class FrozenStatistics(Loop):
         return x
 
 
+class OtherMomentum(Loop):
+    """Batch normalization forgets its statistics sooner than it was made to."""
+
+    def make(self) -> None:
+        super().make()
+        for layer in self.model.layers:
+            if isinstance(layer, tf.keras.layers.BatchNormalization):
+                layer.momentum = 0.5
+
+
 class StatisticsOfHalves(Loop):
     """Two micro-batches, each normalized by itself; batch normalization counts them as two."""
 

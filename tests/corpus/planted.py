@@ -105,6 +105,7 @@ BUGS = [
     bug("EachItsOwn", "gradients-not-reduced", least=2, needs=("not-clipped",)),
     bug("LastLayerOnly", "variables-not-trained"),
     bug("StoppedGradient", "variables-not-trained"),
+    bug("OtherMomentum", "layer-differs", needs=("batch_norm",)),
     bug("OtherRate", "optimizer-differs", needs=("not-schedule",)),
     bug("RateHalvedLater", "optimizer-differs", needs=("not-schedule",)),
     bug("OtherOptimizer", "optimizer-differs"),

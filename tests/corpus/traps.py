@@ -37,6 +37,7 @@ STAGES = {
     "label-shape-broadcast": Stage("LabelBroadcast", "regression"),
     "sample-weights-dropped": Stage("WeightsDroppedEverywhere", "weighted"),
     "training-flag-missing": Stage("NoTrainingFlag", "trap_tasks:mlp_batchnorm"),
+    "layer-differs": Stage("OtherMomentum", "trap_tasks:mlp_batchnorm"),
     "clipping-differs": Stage("ClippedByHand", "trap_tasks:mlp"),
     "gradients-not-reduced": Stage("EachItsOwn", "trap_tasks:mlp"),
     "variables-not-trained": Stage("LastLayerOnly"),

@@ -78,7 +78,7 @@ def _no_mask(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.masked:
         yield Variant({"loss": UNMASKED}, Measurement.of("mask-unused"))
     if case.replay.masking:
-        names = [case.observation.layers[i][0] for i in case.replay.masking]
+        names = [case.observation.layers[i]["name"] for i in case.replay.masking]
         remedy = (
             "predictions = model(x, training=True)  # the model passes the masks on\n"
             "# where layers are called one by one:\n"

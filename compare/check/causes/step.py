@@ -13,11 +13,32 @@ from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
 from compare.check.observation import changed_variables
 from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of, scaled
-from compare.check.recorded import both_gradients, clip_alike, clipping_of, equal_gradients, without_gradient
+from compare.check.recorded import (
+    RecordedLoss,
+    both_gradients,
+    clip_alike,
+    clipping_of,
+    equal_gradients,
+    same,
+    things_apart,
+    without_gradient,
+)
 from compare.check.sides import Sides
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, PREDICTIONS, UPDATE, changes_of, gradients_of, loss_of, model_events
+from compare.check.step_values import (
+    GRADIENTS,
+    LOSS,
+    PREDICTIONS,
+    STATE,
+    UPDATE,
+    both_losses,
+    changes_of,
+    gradients_of,
+    loss_of,
+    model_events,
+)
 from compare.check.used import SCRIPT
+from compare.naming import some
 from compare.watch.seen import CloseUp
 from compare.watch.trace import CLIPPING
 
@@ -31,15 +52,14 @@ MOST_LAYERS = 6
 def _no_flag(case: Case, recipe: Recipe) -> Iterable[Variant]:
     yield Variant({"training": False}, Measurement.of("inference-gradient"))
     names = case.replay.layers
-    modes = {i: kind for i, (_, kind) in enumerate(case.observation.layers) if "Batch" in kind or "Dropout" in kind}
+    layers = case.observation.layers
+    modes = {i: kind for i, each in enumerate(layers) if "Batch" in (kind := each["class"]) or "Dropout" in kind}
     for kind in dict.fromkeys(modes.values()):
         group = [i for i in modes if modes[i] == kind]
         if len(modes) == 1 and "Dropout" in kind:
             continue  # then it is the whole model
         for chosen in [group, *([i] for i in group[:MOST_LAYERS] if len(group) > 1)]:
-            seen = Measurement.of(
-                "inference-layers", layers=[case.observation.layers[i][0] for i in chosen], layer_class=kind
-            )
+            seen = Measurement.of("inference-layers", layers=[layers[i]["name"] for i in chosen], layer_class=kind)
             yield Variant({"inference": tuple(names[i] for i in chosen)}, seen)
 
 
@@ -86,6 +106,80 @@ def _recorded_flag_of_layer(sides: Sides, located: Located) -> Iterator[Variant]
     if by_fit or given == {(True, False)}:
         seen = Measurement.of("script-layer-flag", layer=located.where, by_fit=by_fit)
         yield Variant({}, seen, remedy=OF_MODEL if by_fit else "", by_right=by_fit)
+
+
+def _other_layers(case: Case) -> Measurement | None:
+    """Evidence that the trainer has given layers of the model that it was given other settings."""
+    pairs = things_apart(case.observation.layers_at_end, case.observation.layers)
+    found = ((own, {name: both for name, both in apart.items() if name != "trainable"}) for own, _, apart in pairs)
+    seen = [each for each, _ in _together(case.observation.name, found)]
+    return Measurement.all(seen) if seen else None
+
+
+def layers_apart(sides: Sides, located: Located) -> list[tuple[Measurement, Mapping[str, Any]]]:
+    """Layers with other settings that may make a difference in a stage, those alike together, each with the first.
+
+    Where the difference is known to be in some layers, only those. A regularizer that one side lacks makes its loss
+    smaller; where that is larger, the penalty is added by hand.
+    """
+    parts = {part for name in located.where.split(", ") for part in name.split("/")}
+    losses = both_losses(*sides.close_ups, sides.step) if located.stage == LOSS else None
+
+    def may_explain(name: str, own: Any, right: Any) -> bool:
+        if located.stage == UPDATE or "constraint" in name:
+            return located.stage == UPDATE and "constraint" in name
+        if located.stage not in (LOSS, GRADIENTS):
+            return "regularizer" not in name
+        if losses is None or "regularizer" not in name or (own is None) == (right is None):
+            return True
+        return losses[1] < losses[0] if own is None else losses[0] < losses[1]
+
+    return _together(
+        sides.other_name,
+        (
+            (own, {name: both for name, both in apart.items() if may_explain(name, *both)})
+            for own, right, apart in things_apart(sides.other_trace.layers, sides.right_trace.layers)
+            if not located.where or not parts.isdisjoint((own["name"], right["name"]))
+        ),
+    )
+
+
+def _together(
+    side: str, found: Iterable[tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]]
+) -> list[tuple[Measurement, Mapping[str, Any]]]:
+    """What says that layers of a side have other settings, one for those that have the same, with the first of them."""
+    alike: dict[str, tuple[Mapping[str, Any], Mapping[str, Sequence[Any]], list[str]]] = {}
+    for layer, settings in found:
+        if settings:
+            alike.setdefault(f"{layer['class']} {settings}", (layer, settings, []))[-1].append(layer["name"])
+    told = []
+    for first, settings, names in alike.values():
+        layer = f"{first['class']} {names[0] if len(names) == 1 else f'({some(names)})'}"
+        told.append((Measurement.of("layer-settings", side=side, layer=layer, settings=settings), first))
+    return told
+
+
+def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Layers with other settings that compute, or change, what differs first; or whose penalty is all of it."""
+    seen = layers_apart(sides, located)
+    if located.stage == LOSS:
+        losses = [RecordedLoss.of(at) for at in (sides, sides.turned()) if not sides.foreseen]
+        known = [each.data for each in losses if each is not None]
+        seen = seen if len(known) == 2 and same(*known) else []
+    elif not located.where:  # of a state, that of all layers which have any
+        seen = [each for each in seen if located.stage == STATE and "Normalization" in each[1]["class"]]
+    yield from of_layers(seen)
+
+
+def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator[Variant]:
+    """What ``layers_apart`` gives, if it is anything, with the line that makes the first such layer."""
+    if seen:
+        (first, layer), made = seen[0], seen[0][1].get("made")
+        settings = first.quantities["settings"].items()
+        options = ", ".join(f"{name}={right!r}" for name, (_, right) in settings if name.isidentifier())
+        remedy = f"tf.keras.layers.{layer['class']}(..., {options})" if options else ""
+        told = Measurement.all([each for each, _ in seen])
+        yield Variant({}, told, measured=True, remedy=remedy, called=None, line=made)
 
 
 OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
@@ -398,5 +492,17 @@ CAUSES = (
             UPDATE: _recorded_without_update,
         },
         fact=_never_changes,
+    ),
+    Cause(
+        id="layer-differs",
+        stages=(PREDICTIONS, LOSS, UPDATE, STATE),
+        symptom="The models seem to be the same, but a layer of one has another setting: training differs from the "
+        "first step in which that layer has a part.",
+        explanation="Settings, such as the rate of Dropout or the momentum of BatchNormalization, are part of the "
+        "model: with others, equal weights predict otherwise, or their statistics move otherwise.",
+        wrong="model.layers[1].momentum = 0.5",
+        remedy="model = build_model()  # one function that makes the model for both, and nobody changes its layers",
+        fact=_other_layers,
+        recorded=dict.fromkeys((PREDICTIONS, LOSS, UPDATE, STATE), _recorded_layers),
     ),
 )
