@@ -29,6 +29,12 @@ class RequestError(ValueError):
         return " ".join(super().__str__().split())
 
 
+class NotComparableError(RequestError):
+    """The request is right, but what is recorded is of another task by now, so that there is no verdict."""
+
+    status = EXIT_NO_VERDICT
+
+
 class NoVerdictError(RuntimeError):
     """A run did not reach a verdict, although the request was valid; exit status 3."""
 

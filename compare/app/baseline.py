@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compare.app.ready import Session
 from compare.check.changed import changed
 from compare.check.words import as_evidence, said
-from compare.errors import RequestError
+from compare.errors import NotComparableError, RequestError
 from compare.modes import Logs, Scripts
 from compare.naming import shown_path
 from compare.records import Record, read_records
@@ -43,12 +43,15 @@ def since_baseline(session: Session, run: RunJson, known: Mapping[str, Any], tri
         records = [each for each in read_records(run.folder) if each.trainer in session.trainers]
         for why in _differences(session, known, run, records):
             raise RequestError(why)
+        for why in _other_data(session, known, run):
+            raise NotComparableError(why)
         seen = changed(known, run.content())
         if tried.shapes and [each.shape for each in records[0].variables] != list(tried.shapes):
-            raise RequestError(f"it has trained a model with other weights ({'; '.join(map(said, seen))})")
+            raise NotComparableError(f"it has trained a model with other weights ({'; '.join(map(said, seen))})")
         return as_evidence(seen)
     except RequestError as error:
-        raise RequestError(f"--baseline {shown_path(run.folder)}: {error}") from None
+        kind = NotComparableError if isinstance(error, NotComparableError) else RequestError
+        raise kind(f"--baseline {shown_path(run.folder)}: {error}") from None
 
 
 def _differences(session: Session, known: Mapping[str, Any], run: RunJson, records: Sequence[Record]) -> Iterator[str]:
@@ -62,6 +65,18 @@ def _differences(session: Session, known: Mapping[str, Any], run: RunJson, recor
         yield f"its {unfinished} has not finished: continue it with --resume, or leave {unfinished} out here"
     if (epochs := run.options["epochs"]) != options.epochs:
         yield f"it has trained for {epochs} epoch(s), not {options.epochs}: give --epochs {epochs}"
+    if (first := run.options["train_examples"]) != options.train_examples:
+        yield f"it has trained {_first(first)}, not {_first(options.train_examples)}: change --train-examples"
+    batch, here = (each["global_batch_size"] for each in (run.strategy or known["strategy"], known["strategy"]))
+    if batch != here:
+        yield f"its global batch has {batch} examples, not {here}: change --batch-size"
+
+
+def _first(examples: int | None) -> str:
+    return "all examples" if examples is None else f"the first {examples:,} examples"
+
+
+def _other_data(session: Session, known: Mapping[str, Any], run: RunJson) -> Iterator[str]:
     data: Mapping[str, Any] = run.data or known["data"]
     for part in ("training", "validation"):
         if data[f"{part}_sha256"] != known["data"][f"{part}_sha256"]:
@@ -69,6 +84,3 @@ def _differences(session: Session, known: Mapping[str, Any], run: RunJson, recor
             if counts[0] == counts[1]:
                 yield f"some of its {counts[0]:,} {part} examples differ from those of this comparison"
             yield f"its {counts[0]:,} {part} examples are not the {counts[1]:,} of this comparison"
-    batch, here = (each["global_batch_size"] for each in (run.strategy or known["strategy"], known["strategy"]))
-    if batch != here:
-        yield f"its global batch has {batch} examples, not {here}: change --batch-size"

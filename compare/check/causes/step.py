@@ -154,8 +154,8 @@ def _together(
             alike.setdefault(f"{layer['class']} {settings}", (layer, settings, []))[-1].append(layer["name"])
     told = []
     for first, settings, names in alike.values():
-        layer = f"{first['class']} {names[0] if len(names) == 1 else f'({some(names)})'}"
-        told.append((Measurement.of("layer-settings", side=side, layer=layer, settings=settings), first))
+        called = f"{first['class']} {names[0] if len(names) == 1 else f'({some(names)})'}"
+        told.append((Measurement.of("layer-settings", side=side, layer=called, settings=settings), first))
     return told
 
 
