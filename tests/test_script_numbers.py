@@ -375,6 +375,17 @@ def test_a_metric_that_is_reset_in_each_step_has_no_number_of_an_epoch(ends: lis
     assert logs(0.4, 0.3, with_steps=False) == {}, "of validation, which has another name"
 
 
+@pytest.mark.parametrize(("steps", "of_epoch"), [((1, 2, 3, 4), False), ((2, 4), True)])
+def test_a_metric_that_counts_one_batch_after_each_step_has_no_number_of_an_epoch(
+    steps: Sequence[int], of_epoch: bool
+) -> None:
+    """Whether steps update it is not seen where it is empty after each; one of validation may count as many again."""
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=[FitEpoch(4, {"mae": 0.5}, 1.0)])
+    read = [Reported(i, "mae", "MeanAbsoluteError", 1 / i, counted=32) for i in steps]
+    logs = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=read), [4], fit)
+    assert logs[1][0] == ({"mae": 0.25} if of_epoch else {})
+
+
 @pytest.mark.parametrize("kind", ["Mean", "SparseCategoricalAccuracy"])
 def test_several_metrics_of_training_validation_and_test_in_turn_are_paired_with_the_first_two(kind: str) -> None:
     names = ("kl_loss", "total_loss")

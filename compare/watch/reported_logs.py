@@ -161,8 +161,12 @@ def _of_epochs(reported: Sequence[Reported], ends: Sequence[float], *, known: bo
 
 
 def _begins_anew(read: Reported, after: Reported, *, of_training: bool) -> bool:
-    """Whether a metric was reset between two reads; one of training also if it has then counted as many values."""
-    as_many = of_training and after.counted == read.counted > 0 and after.value != read.value
+    """Whether a metric was reset between two reads; one of training also if it has then counted as many values.
+
+    One that has done so in a single step is of training, or of no epoch.
+    """
+    of_step = of_training or after.steps == read.steps + 1
+    as_many = of_step and after.counted == read.counted > 0 and after.value != read.value
     return after.counted < read.counted or as_many
 
 
