@@ -40,6 +40,8 @@ def refuse_missing(path: str | Path) -> None:
     if not os.path.isfile(path):  # of a name that is too long, too
         if os.path.exists(path):
             raise RequestError(f"{shown_path(path)}: it is no plain file")
+        if os.path.islink(path):
+            raise RequestError(f"{shown_path(path)}: it is a link that leads to no file")
         beside: list[str] = []
         stem, suffix = os.path.splitext(os.path.basename(path))
         with suppress(OSError, ValueError):
@@ -90,7 +92,7 @@ def did_you_mean(given: Sequence[str] | str, known: Iterable[str]) -> str:
 
 
 def _most_similar(given: str, known: Iterable[str]) -> str:
-    names = {name.strip("-").lower(): name for name in known}
+    names = {name.strip("-").lower(): name for name in known if len(name) > 2}
     word = given.strip("-").lower()
     close = [name for name in names if len(word) > 2 and name.startswith(word)][:1]
     close = close or difflib.get_close_matches(word, names, n=1)

@@ -549,6 +549,8 @@ def test_an_option_may_be_written_as_the_keyword_of_python_is(refuse: Refuse) ->
 
 
 def test_a_file_that_is_not_there_may_be_one_beside_it(refuse: Refuse, tmp_path: Path) -> None:
+    os.symlink("gone.py", "link.py")
+    assert refuse("--scripts", "mine.py", "link.py") == "link.py: it is a link that leads to no file"
     assert refuse("--scripts", "mine.py", "mime.py") == "mime.py: there is no such file; did you mean mine.py?"
     assert refuse("--scripts", "mine.py", "") == "'': there is no such file"
     (tmp_path / "log.csv").write_text("epoch,loss\n1,0.5\n")

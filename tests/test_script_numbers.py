@@ -377,7 +377,7 @@ def test_a_metric_that_is_reset_in_each_step_has_no_number_of_an_epoch(ends: lis
 
 @pytest.mark.parametrize(("steps", "of_epoch"), [((1, 2, 3, 4), False), ((2, 4), True)])
 def test_a_metric_that_counts_one_batch_after_each_step_has_no_number_of_an_epoch(
-    steps: Sequence[int], of_epoch: bool
+    steps: tuple[int, ...], of_epoch: bool
 ) -> None:
     """Whether steps update it is not seen where it is empty after each; one of validation may count as many again."""
     fit = Trace((), 1, np.zeros(0), "fit", epochs=[FitEpoch(4, {"mae": 0.5}, 1.0)])

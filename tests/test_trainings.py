@@ -42,6 +42,7 @@ from compare.app.scripts_explain import (
     _checked,
     _departure,
     _not_repeated,
+    _say_which_have_fewer_replicas,
     _say_which_is_eager,
     _say_which_settings_do_nothing,
 )
@@ -2390,14 +2391,29 @@ def test_a_metric_that_goes_on_counting_is_seen_whatever_the_weights(watch: Watc
     assert never_reset(two, (3, 6), one) == ({} if reset else {"mae": [48.0, 96.0]})
 
 
-def notes_of(say: Callable[..., None], *traces: SimpleNamespace) -> list[str]:
+def notes_of(say: Callable[..., None], *traces: SimpleNamespace, **options: Any) -> list[str]:
     """What is said of two trainings."""
     run = SimpleNamespace(notes=None)
     run.save = lambda *, notes: setattr(run, "notes", notes)
     session = SimpleNamespace(run=run, names=["fit", "loop"], console=Console(quiet=True))
+    session.options = SimpleNamespace(**options)
     for _ in range(2):  # of another model it is the same
         say(session, SimpleNamespace(names=("fit", "loop"), traces=traces))
     return run.notes or []
+
+
+@pytest.mark.parametrize(("sizes", "used", "told"), [
+    ((), (2, 2), []),
+    ((), (1, 2), ["fit trains on 1 of 2"]),
+    ((1, 4), (1, 4), []),
+    ((1, 4), (1, 1), ["loop trains on 1 of 4"]),
+])  # fmt: skip
+def test_a_side_that_uses_fewer_replicas_than_were_asked_for_is_said(
+    sizes: tuple[int, ...], used: tuple[int, int], told: list[str]
+) -> None:
+    traces = [Trace((), each, np.zeros(0)) for each in used]
+    notes = notes_of(_say_which_have_fewer_replicas, *traces, sizes=sizes, replica_count=2)
+    assert [each.partition(" replicas;")[0] for each in notes] == told
 
 
 def test_the_side_that_makes_its_steps_eagerly_is_said() -> None:

@@ -73,12 +73,26 @@ def explain(session: ScriptsSession) -> None:
         check=encode(checked) if checked else None,
         not_finite={name: asdict(value) for name, value in (not_finite | losses).items()} or None,
     )
+    for _, model in compared:
+        _say_which_have_fewer_replicas(session, model)
     parting = {each.name for each in found}
     leaving_others = {each.model.traces[0].of for each in found}
     for pair, model in compared:
         if pair.candidate.trainer not in parting and model.traces[0].number not in leaving_others:
             _say_which_settings_do_nothing(session, model)
             _say_which_is_eager(session, model, equal=pair.exactly.training.verdict != DIFFERENT)
+
+
+def _say_which_have_fewer_replicas(session: ScriptsSession, model: ModelPair) -> None:
+    """Says of which trainings the number of replicas that was asked for is no matter."""
+    asked = session.options.sizes or (session.options.replica_count,) * 2
+    for name, trace, replicas in zip(model.names, model.traces, asked, strict=True):
+        if trace.replicas < replicas:
+            _note(
+                session,
+                f"{name} trains on {trace.replicas} of {replicas} replicas; a strategy such as "
+                "tf.distribute.MirroredStrategy() uses all of them",
+            )
 
 
 def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) -> None:
