@@ -53,6 +53,7 @@ from compare.check.stages import Located, StageValues, locate
 from compare.engine.described import configuration_of
 from compare.engine.fingerprints import Fingerprinter
 from compare.engine.keras_generation import learning_rate
+from compare.modes import Scripts
 from compare.patching import patch, undone
 from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype, write_json
 from compare.records.model import npz
@@ -2391,28 +2392,29 @@ def test_a_metric_that_goes_on_counting_is_seen_whatever_the_weights(watch: Watc
     assert never_reset(two, (3, 6), one) == ({} if reset else {"mae": [48.0, 96.0]})
 
 
-def notes_of(say: Callable[..., None], *traces: SimpleNamespace, **options: Any) -> list[str]:
+def notes_of(say: Callable[..., None], *traces: SimpleNamespace, options: Any = None) -> list[str]:
     """What is said of two trainings."""
     run = SimpleNamespace(notes=None)
     run.save = lambda *, notes: setattr(run, "notes", notes)
     session = SimpleNamespace(run=run, names=["fit", "loop"], console=Console(quiet=True))
-    session.options = SimpleNamespace(**options)
+    session.options = options
     for _ in range(2):  # of another model it is the same
         say(session, SimpleNamespace(names=("fit", "loop"), traces=traces))
     return run.notes or []
 
 
-@pytest.mark.parametrize(("sizes", "used", "told"), [
-    ((), (2, 2), []),
-    ((), (1, 2), ["fit trains on 1 of 2"]),
-    ((1, 4), (1, 4), []),
-    ((1, 4), (1, 1), ["loop trains on 1 of 4"]),
+@pytest.mark.parametrize(("asked", "used", "told"), [
+    ({"replicas": 2}, (2, 2), []),
+    ({"replicas": 2}, (1, 2), ["fit trains on 1 of 2"]),
+    ({"replicas": (1, 4)}, (1, 4), []),
+    ({"replicas": (1, 4)}, (1, 1), ["loop trains on 1 of 4"]),
+    ({}, (1, 1), []),
 ])  # fmt: skip
 def test_a_side_that_uses_fewer_replicas_than_were_asked_for_is_said(
-    sizes: tuple[int, ...], used: tuple[int, int], told: list[str]
+    asked: dict[str, Any], used: tuple[int, int], told: list[str]
 ) -> None:
     traces = [Trace((), each, np.zeros(0)) for each in used]
-    notes = notes_of(_say_which_have_fewer_replicas, *traces, sizes=sizes, replica_count=2)
+    notes = notes_of(_say_which_have_fewer_replicas, *traces, options=Scripts(scripts=("a.py",), **asked))
     assert [each.partition(" replicas;")[0] for each in notes] == told
 
 

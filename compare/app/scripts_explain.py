@@ -85,7 +85,7 @@ def explain(session: ScriptsSession) -> None:
 
 def _say_which_have_fewer_replicas(session: ScriptsSession, model: ModelPair) -> None:
     """Says of which trainings the number of replicas that was asked for is no matter."""
-    asked = session.options.sizes or (session.options.replica_count,) * 2
+    asked = session.options.sizes or (session.options.replica_count or 1,) * 2
     for name, trace, replicas in zip(model.names, model.traces, asked, strict=True):
         if trace.replicas < replicas:
             _note(
