@@ -354,6 +354,27 @@ def test_a_layer_with_another_setting_is_accused_of_what_it_computes(
         assert each.measurements["settings"] == {layer[2]: list(layer[3:])}
 
 
+@pytest.mark.parametrize(("alone", "where", "caused"), [
+    ("loop", "dense", True),
+    ("loop", "dropout", False),  # a layer that both train alike
+    ("fit", "dense", False),  # which is variables-not-trained
+    ("", "dense", False),
+])  # fmt: skip
+def test_a_layer_that_one_side_alone_trains_is_accused_of_what_it_predicts(
+    alone: str, where: str, caused: bool
+) -> None:
+    def kernel_alone(event: Event) -> Event:
+        return replace(event, info={**event.info, "positions": [0]}, arrays=event.arrays[:2])
+
+    both = [RIGHT, linear_step(offset=1.0)]
+    if alone:
+        fewer = 0 if alone == "loop" else 1
+        both[fewer] = changed(both[fewer], "gradients", kernel_alone)
+    given = replace(sides(both[1]), close_ups=(both[0], both[1]))
+    found = [each.id for each in name_causes(Located(STEP, "predictions", where), given)]
+    assert ("layer-differs" in found) == caused, found
+
+
 @pytest.mark.parametrize(("data", "penalty", "caused"), [(1.0, 0.1, True), (0.9, 0.1, False), (1.0, 0.6, False)])
 def test_another_penalty_is_accused_where_the_rest_of_the_loss_is_the_same(
     data: float, penalty: float, caused: bool

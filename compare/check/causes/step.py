@@ -171,6 +171,16 @@ def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
     yield from of_layers(seen)
 
 
+def _recorded_layers_or_unfrozen(sides: Sides, located: Located) -> Iterator[Variant]:
+    """The same, or layers that are trained on one side alone, and so may predict otherwise."""
+    yield from _recorded_layers(sides, located)
+    right, other = both_gradients(sides)
+    more = [sides.right_trace.variables[i].name for i in sorted(other.keys() - right.keys())] if right else []
+    if any(located.where in name.split("/") for name in more):
+        remedy = "layer.trainable = False  # where the other script sets it, before the step is traced"
+        yield Variant({}, Measurement.of("more-gradients", variables=more), measured=True, remedy=remedy, called=None)
+
+
 def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator[Variant]:
     """What ``layers_apart`` gives, if it is anything, with the line that makes the first such layer."""
     if seen:
@@ -503,6 +513,9 @@ CAUSES = (
         wrong="model.layers[1].momentum = 0.5",
         remedy="model = build_model()  # one function that makes the model for both, and nobody changes its layers",
         fact=_other_layers,
-        recorded=dict.fromkeys((PREDICTIONS, LOSS, UPDATE, STATE), _recorded_layers),
+        recorded={
+            **dict.fromkeys((LOSS, UPDATE, STATE), _recorded_layers),
+            PREDICTIONS: _recorded_layers_or_unfrozen,
+        },
     ),
 )
