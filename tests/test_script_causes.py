@@ -317,12 +317,12 @@ def test_layers_with_the_same_other_settings_are_told_together(loss: float, said
     assert all(each.quantities["settings"] == {"kernel_regularizer": [None, "L2"]} for each in found)
 
 
-def with_layers(given: Any, *apart: tuple[str, str, str, Any, Any]) -> Any:
+def with_layers(given: Any, *apart: tuple[str, str, str, Any, Any], file: str = "/loop.py") -> Any:
     """The sides with layers that have another setting each: class, name, setting, the other side's value, the right."""
     both = [
-        [{"class": cls, "name": name, "config": {setting: each[i]}, "made": ("/loop.py", 7, "Layer()")}
+        [{"class": cls, "name": name, "config": {setting: each[i]}, "made": (made, 7, "Layer()")}
          for cls, name, setting, *each in apart]
-        for i in (1, 0)
+        for i, made in ((1, "/fit.py"), (0, file))
     ]  # fmt: skip
     one, two = (replace(trace, layers=layers) for trace, layers in zip(given.traces, both, strict=True))
     return replace(given, traces=(one, two))
@@ -385,6 +385,19 @@ def test_another_penalty_is_accused_where_the_rest_of_the_loss_is_the_same(
     given = with_layers(replace(sides(other), close_ups=(right, other)), layer)
     found = [each.id for each in name_causes(Located(STEP, "loss"), given)]
     assert ("layer-differs" in found) == caused, found
+
+
+@pytest.mark.parametrize(("layer", "file", "remedy"), [
+    (DROPOUT, "/loop.py", "tf.keras.layers.Dropout(..., rate=0.3)"),
+    (DROPOUT, "/fit.py", CATALOGUE["layer-differs"].remedy),
+    (("Dropout", "dropout", "trainable", True, False), "/loop.py", "layer.trainable = False"),
+])  # fmt: skip
+def test_the_line_of_a_layer_is_shown_if_it_can_give_the_setting(layer: Any, file: str, remedy: str) -> None:
+    """One that makes the layers of both scripts can not, nor what is set later."""
+    given = with_layers(sides(linear_step(offset=1.0)), layer, file=file)
+    (found,) = name_causes(Located(STEP, "predictions", "dropout"), given)
+    assert found.remedy.partition("  #")[0] == remedy.partition("  #")[0]
+    assert (found.source is not None) == (remedy.startswith("tf."))
 
 
 @pytest.mark.parametrize(("layer", "named"), [

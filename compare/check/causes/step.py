@@ -119,7 +119,8 @@ def _other_layers(case: Case) -> Measurement | None:
 def layers_apart(sides: Sides, located: Located) -> list[tuple[Measurement, Mapping[str, Any]]]:
     """Layers with other settings that may make a difference in a stage, those alike together, each with the first.
 
-    Where the difference is known to be in some layers, only those. A regularizer that one side lacks makes its loss
+    The line that made it counts only where the other side has another one, so that it can give another setting. Where
+    the difference is known to be in some layers, only those. A regularizer that one side lacks makes its loss
     smaller; where that is larger, the penalty is added by hand.
     """
     parts = {part for name in located.where.split(", ") for part in name.split("/")}
@@ -137,7 +138,10 @@ def layers_apart(sides: Sides, located: Located) -> list[tuple[Measurement, Mapp
     return _together(
         sides.other_name,
         (
-            (own, {name: both for name, both in apart.items() if may_explain(name, *both)})
+            (
+                {**own, "made": None} if own.get("made") == right.get("made") else own,
+                {name: both for name, both in apart.items() if may_explain(name, *both)},
+            )
             for own, right, apart in things_apart(sides.other_trace.layers, sides.right_trace.layers)
             if not located.where or not parts.isdisjoint((own["name"], right["name"]))
         ),
@@ -177,8 +181,8 @@ def _recorded_layers_or_unfrozen(sides: Sides, located: Located) -> Iterator[Var
     right, other = both_gradients(sides)
     more = [sides.right_trace.variables[i].name for i in sorted(other.keys() - right.keys())] if right else []
     if any(located.where in name.split("/") for name in more):
-        remedy = "layer.trainable = False  # where the other script sets it, before the step is traced"
-        yield Variant({}, Measurement.of("more-gradients", variables=more), measured=True, remedy=remedy, called=None)
+        seen = Measurement.of("more-gradients", variables=more)
+        yield Variant({}, seen, measured=True, remedy=FROZEN.format(False), called=None)
 
 
 def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator[Variant]:
@@ -187,11 +191,14 @@ def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator
         (first, layer), made = seen[0], seen[0][1].get("made")
         settings = first.quantities["settings"].items()
         options = ", ".join(f"{name}={right!r}" for name, (_, right) in settings if name.isidentifier())
-        remedy = f"tf.keras.layers.{layer['class']}(..., {options})" if options else ""
+        remedy = f"tf.keras.layers.{layer['class']}(..., {options})" if options and made else ""
+        if "trainable" in first.quantities["settings"]:
+            made, remedy = None, FROZEN.format(first.quantities["settings"]["trainable"][1])
         told = Measurement.all([each for each, _ in seen])
         yield Variant({}, told, measured=True, remedy=remedy, called=None, line=made)
 
 
+FROZEN = "layer.trainable = {}  # where the other script sets it, before the step is traced"
 OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
 
 
