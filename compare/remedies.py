@@ -18,7 +18,7 @@ def _no(*names: str) -> str:
 
 
 REMEDIES = {
-    "failed to map segment|[Cc]annot allocate memory": (
+    "failed to map segment|[Cc]annot allocate memory|^MemoryError": (
         "there is too little memory: free some, or allow more (ulimit -v)"
     ),
     "Collective ops is aborted by": "another process of the cluster has ended: what it printed last says why",

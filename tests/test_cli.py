@@ -910,6 +910,27 @@ raise SystemExit(cli.command([]))
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "done\n", "")
 
 
+def test_what_user_code_does_as_python_ends_is_no_verdict(tmp_path: Path) -> None:
+    code = """
+import atexit, os
+from compare.app import cli
+atexit.register(lambda: os._exit(0))
+cli.main = lambda arguments: 1
+raise SystemExit(cli.command([]))
+"""
+    assert python("-c", code, cwd=tmp_path).returncode == 1
+
+
+@pytest.mark.parametrize(("verdict", "told"), [("not-comparable", True), ("different", False), ("identical", False)])
+def test_a_side_that_cannot_run_is_an_error_that_quiet_does_not_hide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: str, told: bool
+) -> None:
+    monkeypatch.setattr("compare.app.session.carry_out", lambda options, folder, *_, **__: Result(folder, verdict))
+    monkeypatch.setattr(Result, "__str__", lambda _: "fit cannot run\n/a/report.html")
+    cli.main(["--reports", str(tmp_path), "--quiet"])
+    assert capsys.readouterr().err == "compare.py: fit cannot run\n" * told
+
+
 @pytest.mark.parametrize(
     ("verdict", "status"),
     [("identical", 0), ("alike", 0), ("different", 1), ("inconclusive", 3), ("not-comparable", 3)],

@@ -294,6 +294,23 @@ def test_a_trainer_that_ends_the_process_is_a_failure_and_the_run_says_so(experi
         compare.check.check(experiment, trainer())
 
 
+class TrainsInFork(Eager):
+    def train(self, run):
+        child = os.fork()
+        if not child:
+            super().train(run)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
+def test_a_trainer_that_trains_in_a_process_that_it_forks_is_a_failure(experiment, tmp_path):
+    with pytest.raises(
+        compare.RequestError, match=r"\(.*test_faults\.py, line \d+\) trains in a process that it forks"
+    ):
+        run(experiment, tmp_path, (Eager(), TrainsInFork()), epochs=1)
+
+
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
 def test_a_process_that_a_trainer_forks_may_end_at_once(experiment, tmp_path):
     assert run(experiment, tmp_path, (Eager(), Forks()), epochs=1).verdict == "identical"

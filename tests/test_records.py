@@ -497,6 +497,16 @@ def test_a_flipped_bit_of_a_sidecar_changes_nothing_or_is_an_error(run: Path) ->
     assert refused > 50
 
 
+def test_a_file_that_was_written_when_its_process_was_killed_is_removed(tmp_path: Path) -> None:
+    record(tmp_path, fit=FIT)
+    left = [tmp_path / "records" / ".fit-seed0.json.2wtqfvw3", tmp_path / ".metrics.csv._e_390ob"]
+    others = [tmp_path / ".lock", tmp_path / ".mine.json.12345678", tmp_path / ".metrics.csv.swp"]
+    for path in (*left, *others):
+        path.write_bytes(b"half")
+    recover(tmp_path)
+    assert [path.exists() for path in left] == [False, False] and all(path.exists() for path in others)
+
+
 def test_a_write_that_was_interrupted_is_left_out_and_written_again(tmp_path: Path) -> None:
     """Killed in the middle of a block, or after it and before the sidecar that makes it count."""
     record(tmp_path / "whole", fit=FIT)

@@ -796,6 +796,24 @@ def test_accumulated_steps_of_an_interrupted_first_epoch_are_not_held_against_up
     assert verdict.verdict == "inconclusive" and "once an epoch has ended" in verdict.comparisons[0].training.reason
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(("status", "verdict"), [("interrupted", "inconclusive"), ("unexplained", "inconclusive"),
+                                                 ("finished", "")])  # fmt: skip
+def test_an_interrupted_run_has_no_verdict_on_weights_that_differ_unexplained(
+    train: Train, seeds: int, status: Any, verdict: str
+) -> None:
+    """Rounding was not measured, and no cause looked for, which decides in a study, too."""
+    logs = [{"val_accuracy": 0.5}] * 2
+    fits, loops = train("fit", logs=logs), train("loop", edits={(2, 1): add(1e-6)}, logs=logs)
+    records = [replace(each, seed=seed) for each in (fits, loops) for seed in range(seeds)]
+    options = {"epochs": 2, "margin": ["val_accuracy=0.01"], "keep": []}
+    given = RunJson(folder=Path(), status=status, trainers=["fit", "loop"], options=options)
+    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
+    found = judge(Recorded(replace(given, strategy=devices), records)).comparisons[0]
+    assert found.verdict == (verdict or ("alike" if seeds > 1 else "different"))
+    assert ("the run was interrupted before" in found.training.reason) == bool(verdict)
+
+
 def test_an_epoch_may_end_before_the_first_update(train: Train) -> None:
     def idle(copies: Copies) -> None:
         for weights in itertools.chain(*copies):

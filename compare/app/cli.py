@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from os import _exit  # user code runs with another os._exit
 from pathlib import Path
-from typing import TypeGuard
+from typing import NoReturn, TypeGuard
 
 from compare import signals
 from compare.app import processes, standard_streams
@@ -27,6 +27,7 @@ from compare.modes import Trained
 from compare.naming import absolute, shown_path
 from compare.request import Request, Task
 from compare.user_errors import describe
+from compare.verdict.outcomes import NOT_COMPARABLE
 
 PATIENCE = 5.0
 """Seconds that threads of user code have to end after the run."""
@@ -150,7 +151,13 @@ def command(arguments: Sequence[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
             forgiving(stream).flush()
         os._exit(status)
-    return status
+    result = status
+
+    def end(status: int) -> NoReturn:  # by user code, as Python ends
+        _exit(result)
+
+    os._exit = end
+    return result
 
 
 def carry_out_and_report(options: Request, folder: Path) -> int:
@@ -174,7 +181,7 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
     seen_once = console.is_terminal and not console.quiet and sys.stderr.isatty()
     with stderr_to(folder / "tensorflow.log"):
         try:
-            return carry_out(options, folder, console, command=True).exit_status
+            result = carry_out(options, folder, console, command=True)
         except (RequestError, NoVerdictError):
             raise
         except Exception as error:  # a user's trainer raised: the verdict says so
@@ -184,3 +191,6 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
             if printed and seen_once:  # in the same terminal, when it was raised
                 text = f"{printed[0]} failed"
             raise NoVerdictError(f"{text} (traceback in {shown_path(folder)}/tensorflow.log)") from error
+    if options.quiet and result.verdict == NOT_COMPARABLE:
+        return fail(program(), str(result).partition("\n")[0], result.exit_status)
+    return result.exit_status

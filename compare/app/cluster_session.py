@@ -178,7 +178,7 @@ def start_here(options: Trained, folder: Path) -> tuple[int, str]:
                 task = ClusterTask(kind, index, "chief" in cluster, kinds["worker"])
                 config = {"cluster": cluster, "task": {"type": kind, "index": index}}
                 running[task] = stack.enter_context(_start(task, config, options, folder, temporary))
-                stack.callback(running[task].kill)
+                stack.callback(_kill, running)
         return _wait(running)
 
 
@@ -205,6 +205,12 @@ def _start(
             stdout=None if task.is_chief else silent,
             stderr=subprocess.PIPE if task.is_chief else silent,
         )
+
+
+def _kill(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> None:
+    """Kills all, the chief first: it would take the end of another one for a failure of the trainer."""
+    for process in running.values():
+        process.kill()
 
 
 def _wait(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str]:

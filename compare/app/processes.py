@@ -94,8 +94,6 @@ def division(options: Trained, jobs: int) -> tuple[int, int]:
 
 
 LAST_MESSAGES = "TensorFlow's last messages are in tensorflow.log"
-DIED = f"its process died; {LAST_MESSAGES}"
-"""What is told of a trainer whose process was lost."""
 LOST = BrokenExecutor, CancelledError, ConnectionError
 """The exceptions that a lost worker raises."""
 

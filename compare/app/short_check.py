@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -55,12 +55,15 @@ def _anywhere(options: ShortCheck) -> bool:
     return options.strategy == "mirrored" and options.replicas is None
 
 
-def _on_two(future: Future[Report | str]) -> Report | str:
-    """The report on two replicas, or why there is none."""
+def _on_two(future: Future[Report | str], options: ShortCheck, number: int) -> Report | str:
+    """The report on two replicas, or why there is none; where its process was killed, it is made once more."""
     try:
-        return future.result()
+        with suppress(*processes.LOST):
+            return future.result()
+        with processes.local(1) as executor:
+            return executor.submit(_check_on_two, options, number).result()
     except processes.LOST:
-        return f"on two replicas {processes.DIED}"
+        return f"on two replicas its process died twice; {processes.LAST_MESSAGES}"
 
 
 @without_exit("your code")
@@ -114,7 +117,7 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
         began = time.perf_counter()
         with waiting(console, f"checking {name}"):
             report = check(experiment, trainer, reference=reference, strategy=strategy, **asked)
-            report = with_two_replicas(report, partial(_on_two, on_two[number])) if on_two else report
+            report = with_two_replicas(report, partial(_on_two, on_two[number], options, number)) if on_two else report
         report = dataclasses.replace(report, seconds=time.perf_counter() - began)
         comparison = dataclasses.replace(report.comparison, candidate=name)
         not_applicable = (*elsewhere, *report.not_applicable)

@@ -52,6 +52,11 @@ def train_whole(trainer: Trainer, name: str, run: Run) -> None:
     except TrainerError as error:
         raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
     run.close()
+    if run.forked:
+        raise TrainerError(
+            f"trainer {name} ({place_of(trainer.train)}) trains in a process that it forks, where TensorFlow does not "
+            "work: train in the process that calls train(run)"
+        )
     if not run.finished:
         raise TrainerError(
             f"trainer {name} ({place_of(trainer.train)}) returned without ending epoch {run.epoch} of "

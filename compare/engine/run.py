@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import mmap
+import os
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from os import _exit  # user code runs with another os._exit
 from typing import Any
 from weakref import WeakSet
 
@@ -149,6 +152,18 @@ class Run:
         self._hashes = np.empty((0, 0), np.uint64)
         self._all_epochs_requested = False
         self._began = time.perf_counter()
+        self._process, self._forked = os.getpid(), mmap.mmap(-1, 1)  # which forked processes share
+
+    @property
+    def forked(self) -> bool:
+        """Whether a process that the trainer has forked trained, and was ended."""
+        return bool(self._forked[0])
+
+    def _end_fork(self) -> None:
+        """Ends a process that the trainer has forked: TensorFlow waits there without end, and nobody sees its steps."""
+        if os.getpid() != self._process:
+            self._forked[0] = 1
+            _exit(EXIT_NO_VERDICT)
 
     @property
     def finished(self) -> bool:
@@ -201,6 +216,7 @@ class Run:
         if tf.inside_function():
             why = "run.build() is called inside a tf.function: let train be a plain function, and make a step one"
             raise RuntimeError(why)  # AutoGraph raises no errors of other modules as they are
+        self._end_fork()
         experiment = self.experiment
         clear_session()
         tf.keras.utils.set_random_seed(self._seed)
@@ -272,6 +288,7 @@ class Run:
         Args:
             epoch: number of the epoch, from 1; may be a scalar tensor if the experiment's data consists of arrays.
         """
+        self._end_fork()
         not_started = self._step == self.made and self._epoch == self.epochs[0] and not self._all_epochs_requested
         if self._step_count is not None and self._step_count.begun:  # an epoch is one call, of which no step is told
             not_started = False

@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,14 @@ def replace_file(path: Path, content: bytes) -> None:
         except OSError:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what ``replace_file`` was writing in a folder, and in those below, when its process was killed."""
+    for path in folder.rglob(".*.????????"):
+        if path.is_file() and path.with_name(path.stem[1:]).exists():
+            with suppress(OSError):
+                path.unlink()
 
 
 def umask() -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from compare.naming import shown_path
 from compare.records.codec import decode, encode, unwritten
-from compare.records.files import checksum, read_checked, replace_file, write_checked
+from compare.records.files import checksum, read_checked, remove_unfinished, replace_file, write_checked
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, MetricsFile, filled, read_metrics
 from compare.records.model import (
     EPOCH_END,
@@ -189,6 +189,7 @@ def recover(folder: Path, *, finished: bool = False) -> list[str]:
         RecordError: if a file is damaged in a way that an interrupted write cannot explain.
     """
     repairs = []
+    remove_unfinished(folder)
     metrics = folder / "metrics.csv"
     try:
         if metrics.exists():

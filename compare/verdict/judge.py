@@ -40,6 +40,7 @@ from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INC
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 
 UNMEASURED = "their weights differ, and the run was interrupted before it was measured whether rounding explains that"
+UNSEARCHED = "their weights differ, and the run was interrupted before a cause was looked for"
 FLOAT64 = "float64"
 """The name of the records of the float64 run."""
 
@@ -231,8 +232,10 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
         if pair.trained:
             if scripts:
                 found = _with_variables(with_located(found, pair.checked), pair)
-                if interrupted and pair.noise_start is not None and found.training.verdict == DIFFERENT:
-                    found = found.undecided(UNMEASURED)
+            if interrupted and pair.noise_start is not None and found.training.verdict == DIFFERENT:
+                found = found.undecided(UNMEASURED)
+            elif interrupted and pair.study is not None and pair.checked is None and found.training.verdict == ALIKE:
+                found = found.undecided(UNSEARCHED)
             if run.status == INTERRUPTED:
                 found = replace(found, so_far=_so_far(pair, None if scripts else run.options["epochs"]))
             found = _with_check(found, pair.checked, scripts=scripts)

@@ -21,6 +21,7 @@ from unittest.mock import Mock
 import tensorflow as tf
 
 from compare.engine.insides_keras import APPLICATIONS, keras
+from compare.errors import StorageError
 from compare.patching import patch, undo
 from compare.records import write_json
 from compare.request import keras_of_the_environment
@@ -84,7 +85,7 @@ def run(settings: Settings) -> int:
 
 def _fail(error: BaseException, settings: Settings, writer: TraceWriter) -> None:
     """Leaves what has ended the script; replaced by another program, its process cannot be watched."""
-    told = settings.cited(describe(error))
+    told = error.reason if isinstance(error, StorageError) else settings.cited(describe(error))
     write_json(Path(settings.folder) / FAILED, told)
     if isinstance(error, ProcessExit) and error.status is None:
         why = f"replaces its process: {told}, and only the process that is started is watched"
