@@ -125,6 +125,25 @@ def test_a_penalty_that_is_counted_twice_is_cited_where_it_is_read(tmp_path):
     assert cited(penalty, "    log(model.losses)", loss) == loss.strip(), "which of the two is not known"
 
 
+@pytest.mark.parametrize(("id", "cited"), [
+    ("regularization-missing", "loss = tf.add_n([data] + model.losses)"),
+    ("loss-summed", "data = 2 * mean"),
+    ("label-shape-broadcast", "mean = tf.reduce_mean(tf.square(y[:, 0] - p))"),
+    ("variables-not-trained", "gradients = tape.gradient(loss, model.trainable_variables)"),
+])  # fmt: skip
+def test_the_loss_of_an_eager_step_is_cited_where_it_is_given(tmp_path, id, cited):
+    lines = [
+        "p = model(x)", "mean = 0", "mean = tf.reduce_mean(tf.square(y[:, 0] - p))", "data = 2 * mean",
+        "loss = tf.add_n([data] + model.losses)", "gradients = tape.gradient(loss, model.trainable_variables)",
+        "loss = 0",
+    ]  # fmt: skip
+    file = tmp_path / "loop.py"
+    file.write_text("\n".join(lines))
+    finding = CATALOGUE[id].found("loop", Measurement.of("mean-over-batches", metric="loss"))
+    found = at_line(finding, Source(str(file), 6, lines[5])).source
+    assert found is not None and (found.text, lines[found.line - 1]) == (cited, cited)
+
+
 MADE, CALLED = "loss_fn = keras.losses.SparseCategoricalCrossentropy()", "return loss_fn(y, p)"
 
 

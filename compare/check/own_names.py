@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from compare.check.causes import CATALOGUE
+from compare.check.causes import CATALOGUE, Cause
+from compare.check.step_values import LOSS
 from compare.verdict.findings import Finding, Source
 
 MADE_BY = {
@@ -34,6 +35,8 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     with suppress(SyntaxError, ValueError, RecursionError):
         tree = ast.parse("".join(lines))
         names = own_names(tree, source.line)
+        if cause is not None and cause.stages and LOSS in cause.stages:
+            source = _of_loss(source, _around(tree, source.line), lines, cause)
         if cause is not None and cause.made_in and not source.instead:
             source = _nearer(source, cause.made_in, (_around(tree, source.line), tree), lines)
     remedy = (cause and cause.remedy_at(source.text)) or finding.remedy
@@ -57,6 +60,29 @@ def _nearer(source: Source, pattern: str, scopes: Iterable[ast.AST], lines: Sequ
         return source
     (line,) = found
     return replace(source, line=line, text=lines[line - 1].strip())
+
+
+def _of_loss(source: Source, scope: ast.AST, lines: Sequence[str], cause: Cause) -> Source:
+    """In place of the line that takes the gradient of a loss, as an eager step shows it, the one that gives the loss.
+
+    That is the last one, or the one before where that only adds the model's own losses; or, if what is made of the
+    examples' losses does not matter, the call of the loss function.
+    """
+    given: dict[str, list[tuple[int, ast.expr]]] = {}
+    for each in ast.walk(scope):
+        if isinstance(each, ast.Assign | ast.AugAssign):
+            for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
+                given.setdefault(ast.unparse(target), []).append((each.lineno, each.value))
+    taken, found = re.search(r"\.gradient\((\w+),", source.text), source.line
+    wanted = {taken[1]} if taken else set[str]()
+    while before := [each for name in wanted for each in given.get(name, ()) if each[0] < found]:
+        found, value = max(before, key=lambda each: each[0])
+        parts, penalized = list(ast.walk(value)), ".losses" in ast.unparse(value)
+        calls = any(isinstance(each, ast.Call) for each in parts)
+        if (not penalized and (calls or cause.of_whole_loss)) or cause.id.startswith("regularization"):
+            break
+        wanted = {each.id for each in parts if isinstance(each, ast.Name)}
+    return source if found == source.line else replace(source, line=found, text=lines[found - 1].strip())
 
 
 def own_names(tree: ast.Module, line: int) -> dict[str, str]:
