@@ -12,7 +12,7 @@ import numpy as np
 
 from compare.check.causes.data_recorded import has_unknown_pairs
 from compare.check.causes.optimizer_recorded import made_again
-from compare.check.causes.step import flags_of, layers_apart
+from compare.check.causes.step import flags_of, layers_alone, layers_apart
 from compare.check.forward_stages import SQUASHING
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple
@@ -76,7 +76,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if sides.other_trace.never_changes:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
-        found += [*_hints_on_draws(sides), *_hints_on_layers(sides)]
+        found += [*_hints_on_draws(sides), *layers_alone(sides)]
         found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
     if located.stage == LOSS:
         found += [*_hints_on_labels(sides), *_hints_on_weights(sides), *_hints_on_sizes(sides)]
@@ -148,14 +148,6 @@ def _hints_on_calls(sides: Sides) -> Iterator[Measurement]:
     ]
     if times[0] != times[1]:
         yield Measurement.of("called-in-training-times", times=times[1], other_times=times[0])
-
-
-def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:
-    """Layers that only one side calls, such as one that makes a mask."""
-    for at in (sides, sides.turned()):
-        others, own = ({event.info["class"] for event in each.of(at.step, "layer")} for each in at.close_ups)
-        if own and others and (alone := own - others):
-            yield Measurement.of("layers-alone", side=at.other_name, classes=sorted(alone))
 
 
 def _hints_on_outputs(sides: Sides) -> Iterator[Measurement]:

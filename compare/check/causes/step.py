@@ -175,9 +175,27 @@ def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
     yield from of_layers(seen)
 
 
+def layers_alone(sides: Sides) -> Iterator[Measurement]:
+    """Layers that only one side calls, such as one that makes a mask."""
+    for at in (sides, sides.turned()):
+        others, own = (set(_classes(each, at.step)) for each in at.close_ups)
+        if own and others and (alone := own - others):
+            yield Measurement.of("layers-alone", side=at.other_name, classes=sorted(alone))
+
+
+def _classes(close_up: CloseUp, step: int) -> list[str]:
+    return [event.info["class"] for event in close_up.of(step, "layer") if not event.replica]
+
+
 def _recorded_layers_or_unfrozen(sides: Sides, located: Located) -> Iterator[Variant]:
-    """The same, or layers that are trained on one side alone, and so may predict otherwise."""
+    """The same, or layers that one side alone has in its model, or trains, and so may predict otherwise."""
     yield from _recorded_layers(sides, located)
+    for seen in layers_alone(sides):
+        alone, both = seen.quantities["classes"], [_classes(each, sides.step) for each in sides.close_ups]
+        rest = [[each for each in classes if each not in alone] for classes in both]
+        if rest[0] == rest[1] and not OF_SHAPE.issuperset(alone):
+            remedy = f"tf.keras.layers.{alone[0]}(...)  # in both models, or in none"
+            yield Variant({}, seen, measured=True, remedy=remedy, called=None)
     right, other = both_gradients(sides)
     more = [sides.right_trace.variables[i].name for i in sorted(other.keys() - right.keys())] if right else []
     if any(located.where in name.split("/") for name in more):
@@ -198,6 +216,8 @@ def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator
         yield Variant({}, told, measured=True, remedy=remedy, called=None, line=made)
 
 
+OF_SHAPE = {"Activation", "Flatten", "Identity", "InputLayer", "Permute", "Reshape"}
+"""Classes of layers that may change no value, or only what the loss makes up for."""
 FROZEN = "layer.trainable = {}  # where the other script sets it, before the step is traced"
 OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
 
