@@ -92,7 +92,9 @@ class Option:
             if len(given) not in (1, 2):
                 raise RequestError(f"{flag(name)} takes one number or two, not {len(given)}")
             counts = tuple(_count(name, each, self.least, self.most) for each in given)
-            return counts if len(set(counts)) > 1 else counts[0]
+            if len(counts) > len(set(counts)):
+                raise RequestError(f"{flag(name)} {counts[0]} {counts[0]}: give two numbers that are not the same")
+            return counts if len(counts) > 1 else counts[0]
         return value
 
     def full_help(self) -> str:

@@ -232,6 +232,8 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
         "its trainers are fit and loop, here train-step and tutorial: only the same names are compared",
     ),
     ([*AGAINST_OLD, "--seed", "5"], nothing, "it has trained with seed 0, not 5: give --seed 0"),
+    ([*AGAINST_OLD, "--seeds", "2"], nothing, "it has trained with seed 0, not 1: give --seed 0 --seeds 1"),
+    ([*MY_TASK, "--replicas", "2", "2"], nothing, "--replicas 2 2: give two numbers that are not the same"),
     ([*AGAINST_OLD, "--epochs", "2"], nothing, "it has trained for 1 epoch(s), not 2: give --epochs 1"),
     ([*AGAINST_OLD, "--batch-size", "5"], nothing, "its global batch has 10 examples, not 5"),
     (

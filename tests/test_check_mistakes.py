@@ -433,12 +433,18 @@ class OnBatches(Loop):
             run.end_epoch(epoch, {"loss": float(np.mean(losses))})
 
 
+class FirstEpochAgain(Loop):
+    def batches(self, epoch):
+        return self.run.train_dataset(1)
+
+
 @pytest.mark.parametrize(
     ("loop", "cause", "measured", "never"),
     [
         (NeverApplies, "variables-not-trained", {"kind": "weights-never-change", "zero": None}, "strategy"),
         (LossOfZero, "variables-not-trained", {"kind": "weights-never-change", "zero": "losses"}, "strategy"),
         (OtherRate, "optimizer-differs", {"kind": "learning-rate", "learning_rate": pytest.approx(0.01)}, "use_ema"),
+        (FirstEpochAgain, "not-reshuffled", {}, "strategy"),
         (OnBatches, "loss-averaged-over-batches", {"kind": "mean-over-batches"}, "loss_metric"),
     ],
 )
@@ -449,6 +455,8 @@ def test_remedies_use_what_the_loop_has(tensorflow, loop, cause, measured, never
     assert never not in finding.remedy
     if loop is OtherRate:
         assert finding.source.text == "self.optimizer.learning_rate = 0.01", "where it is set, not where it shows"
+    if loop is FirstEpochAgain:
+        assert finding.source.text == "return self.run.train_dataset(1)", "not where the model is called with it"
 
 
 class RoundsItsLoss(Loop):

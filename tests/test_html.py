@@ -629,6 +629,37 @@ def test_all_runs_are_listed_the_newest_first_and_damaged_ones_too(tmp_path: Pat
     assert "new%20one/report.html" in page.addresses
 
 
+@pytest.mark.parametrize(("scripts", "second"), [
+    (["fit.py", "loop.py"], "loop"),
+    (["fit.py", "ida/loop.py"], "ida/loop"),
+    (["task/fit.py", "task/loop.py"], "loop"),
+    (["both.py"], "loop"),
+])  # fmt: skip
+def test_a_script_in_a_folder_of_its_own_is_listed_with_it(scripts: list[str], second: str) -> None:
+    assert html._trainers({"trainers": ["fit", "loop"], "options": {"scripts": scripts}}) == ["fit", second]
+    assert html._trainers({"options": {"trainers": ["fit", "mine"]}}) == ["fit", "mine"]
+
+
+def test_the_numbers_of_a_large_run_are_left_out_of_the_list_which_reads_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded.identical(tmp_path / "run")
+    assert html.summary_of(tmp_path / "run")["result"][0]
+    monkeypatch.setattr(html, "LARGE", 10)
+    assert html.summary_of(tmp_path / "run")["result"] == ("", "")
+
+
+def test_a_list_of_runs_that_cannot_be_written_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded.identical(tmp_path / "run")
+    page = html.write_index(tmp_path)
+    page.write_text(page.read_text() + "<!-- as it was -->")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != page)
+    assert html.left_alone(tmp_path).endswith("index.html cannot be written and was left as it is")
+    assert html.write_index(tmp_path).read_text().endswith("<!-- as it was -->")
+
+
 def test_runs_side_by_side_are_drawn_in_one_chart_each_as_long_as_it_is(tmp_path: Path) -> None:
     runs = [
         recorded.identical(tmp_path / "a"),

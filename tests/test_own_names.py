@@ -144,6 +144,20 @@ def test_the_loss_of_an_eager_step_is_cited_where_it_is_given(tmp_path, id, cite
     assert found is not None and (found.text, lines[found.line - 1]) == (cited, cited)
 
 
+@pytest.mark.parametrize(("line", "remedy"), [
+    ("return loss_fn(y, p)", "return loss_fn(y, p) + tf.add_n(model.losses)"),
+    ("loss = loss_fn(y, p)", "loss += tf.add_n(model.losses)"),
+    ("return tf.reduce_mean(", "loss += tf.add_n(model.losses)"),  # goes on in the next line
+])  # fmt: skip
+def test_what_is_to_be_added_to_the_loss_is_added_where_it_is_returned(tmp_path, line, remedy):
+    (file := tmp_path / "loop.py").write_text(line)
+    cause = CATALOGUE["regularization-missing"]
+    finding = cause.found(
+        "loop", Measurement.of("mean-over-batches", metric="loss"), remedy="loss += tf.add_n(model.losses)"
+    )
+    assert at_line(finding, Source(str(file), 1, line)).remedy == remedy
+
+
 MADE, CALLED = "loss_fn = keras.losses.SparseCategoricalCrossentropy()", "return loss_fn(y, p)"
 
 

@@ -298,6 +298,38 @@ def test_a_layer_that_has_drawn_more_often_is_a_hint_where_predictions_differ(
     assert [(each.quantities["layer"], each.quantities["times"]) for each in found] == [("sampling", 5)] * said
 
 
+@pytest.mark.parametrize(("own", "right", "apart"), [
+    ([("Dropout", 0.3), ("Dense", 1)], [("Dropout", 0.3), ("Dense", 1)], []),
+    ([("Dropout", 0.5), ("Dense", 1)], [("Dropout", 0.3), ("Dense", 1)], [(0.5, 0.3)]),
+    ([("Dropout", 0.5)], [("Flatten", 0), ("Dropout", 0.3)], [(0.5, 0.3)]),  # a function flattens there
+    ([("Dropout", 0.1), ("Dropout", 0.2)], [("Dropout", 0.2), ("Flatten", 0), ("Dropout", 0.1)], []),  # made in turn
+    ([("Dropout", 0.1), ("Dropout", 0.2)], [("Dropout", 0.2), ("Dropout", 0.1)], [(0.1, 0.2), (0.2, 0.1)]),
+    ([("Dropout", 0.1), ("Dropout", 0.2)], [("Dropout", 0.3)], []),
+])  # fmt: skip
+def test_layers_of_a_class_that_both_have_as_many_of_are_compared_in_order(
+    own: list[Any], right: list[Any], apart: list[Any]
+) -> None:
+    both = [[{"class": cls, "name": str(i), "config": {"rate": rate}} for i, (cls, rate) in enumerate(each)]
+            for each in (own, right)]  # fmt: skip
+    assert [tuple(settings["rate"]) for *_, settings in recorded.things_apart(*both)] == apart
+
+
+@pytest.mark.parametrize(("added", "said"), [
+    (0.005, "all weights"), (0.0, ""), (0.00512345, ""), (-0.005, "all weights"),
+])  # fmt: skip
+def test_a_decay_that_is_written_into_the_loss_is_told(added: float, said: str) -> None:
+    weights = [np.asarray(each, np.float64) for each in RIGHT.arrays(STEP, "weights")]
+    squares = sum(float(np.sum(each**2)) for each in weights)
+    loss = loss_of(RIGHT, STEP) or 0.0
+    other = with_loss(RIGHT, loss + added * squares)
+    given = replace(sides(other), close_ups=(RIGHT, other))
+    found = [each for each in hints(Located(STEP, "loss"), given) if each.kind == "squares-added"]
+    assert [each.quantities["weights"] for each in found] == [said] * bool(said)
+    for each in found:
+        assert each.quantities["factor"] == 0.005
+        assert each.quantities["side"] == (given.other_name if added > 0 else given.right_name)
+
+
 @pytest.mark.parametrize(("loss", "said"), [(0.9, True), (1.1, False)])  # larger: the penalty is added by hand
 def test_layers_with_the_same_other_settings_are_told_together(loss: float, said: bool) -> None:
     given = sides(
@@ -335,7 +367,8 @@ PENALIZED = ("Dense", "dense", "kernel_regularizer", {"class_name": "L2", "confi
 @pytest.mark.parametrize(("stage", "where", "layer", "caused"), [
     ("predictions", "dropout", DROPOUT, True),
     ("predictions", "dense", DROPOUT, False),  # comes later than what differs first
-    ("predictions", "", DROPOUT, False),
+    ("predictions", "", DROPOUT, True),  # of models whose layers are not all the same
+    ("predictions", "", ("Dense", "dense", "activation", "relu", "linear"), False),  # a function may do the same
     ("predictions", "dense", PENALIZED, False),
     ("predictions", "dense", ("Dense", "dense", "kernel_constraint", "NonNeg", None), False),
     ("update", "dense/kernel", ("Dense", "dense", "kernel_constraint", "NonNeg", None), True),
@@ -460,7 +493,9 @@ def test_a_layer_that_only_one_script_calls_is_a_hint_where_predictions_differ()
     (["Dropout"], [], True),
     ([], ["Dropout"], True),
     (["Flatten"], [], False),  # which changes no value
-    (["Dropout"], ["GaussianNoise"], False),  # other models
+    (["Dropout"], ["GaussianNoise"], True),
+    (["Dropout"], ["ReLU"], True),  # a function may do the same
+    (["LeakyReLU"], ["ReLU"], False),
     (["Dropout", "Dense"], [], False),
 ])  # fmt: skip
 def test_a_model_with_a_layer_more_is_accused_where_all_others_are_the_same(

@@ -44,7 +44,7 @@ from compare.reporting.live import console_for
 from compare.reporting.result import Result
 from compare.user_errors import describe
 from compare.verdict.rounding import UNIT
-from compare.watch.alike import _seeds_by_creation
+from compare.watch.alike import _seeds_by_creation, make_alike
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.experiment_file import write_experiment
 from compare.watch.initial_weights import InitialWeights
@@ -635,8 +635,10 @@ def test_a_script_that_trains_nothing_ends_with_its_reason(
     listed = (tmp_path / "r" / "index.html").read_text()
     assert 'class="pill failed"' in listed and "No numbers" not in listed
     (folder,) = (each.parent for each in (tmp_path / "r").glob("*/run.json"))
-    with pytest.raises(RequestError, match=r"no run with a verdict is there: (?!.*verdict\.json)"):
+    assert compare.load(folder).verdict == "not-comparable" and "cannot be compared, because" in str(
         compare.load(folder)
+    )
+    assert "There is no verdict: it failed." in (folder / "report.html").read_text(), "a page to hand out"
 
 
 @pytest.mark.parametrize(
@@ -1154,6 +1156,18 @@ def test_the_line_that_makes_a_layer_is_known(tensorflow: Any) -> None:
         "keras.layers.Dropout(0.5),",
     ]
     assert layers[1]["config"]["given"] == 3, "Keras's own configuration is as it is without being watched"
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+def test_a_model_that_is_loaded_is_compiled_as_it_was(tensorflow: Any, tmp_path: Path) -> None:
+    """Keras compiles none whose class has another compile than its own."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.save(tmp_path / "model.keras")
+    with undone():
+        make_alike(Settings("a.py", "a.py", str(tmp_path), str(tmp_path), own=tuple(MADE_ALIKE)))
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.compiled and type(loaded.optimizer).__name__ == "SGD"
 
 
 def test_an_initializer_takes_no_seed_from_the_layers(tensorflow: Any) -> None:

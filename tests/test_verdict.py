@@ -796,6 +796,18 @@ def test_accumulated_steps_of_an_interrupted_first_epoch_are_not_held_against_up
     assert verdict.verdict == "inconclusive" and "once an epoch has ended" in verdict.comparisons[0].training.reason
 
 
+def test_a_baseline_is_compared_with_every_seed(train: Train) -> None:
+    """The worst one stands for all: that another seed is equal says nothing of it."""
+    earlier = [replace(train("fit"), seed=seed) for seed in (0, 1)]
+    now = [replace(train("fit", edits=edits), seed=seed) for seed, edits in ((0, None), (1, {(2, 1): add(0.5)}))]
+    options = {"epochs": 2, "margin": None, "keep": [], "baseline": "reports/last-week"}
+    given = RunJson(folder=Path(), status="finished", trainers=["fit"], options=options)
+    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
+    for seeds, verdict, seed in ((now, "different", 1), (now[:1], "identical", None)):
+        (found,) = judge(Recorded(replace(given, strategy=devices), seeds, earlier)).comparisons
+        assert (found.verdict, found.seed) == (verdict, seed)
+
+
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize(("status", "verdict"), [("interrupted", "inconclusive"), ("unexplained", "inconclusive"),
                                                  ("finished", "")])  # fmt: skip

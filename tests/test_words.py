@@ -126,7 +126,7 @@ SIDES = {"side": "loop", "other": "fit"}
 
 
 @pytest.mark.parametrize(("kind", "quantities", "sentence"), [
-    ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking in this step"),
+    ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit has Masking as layers in this step"),
     ("limits-alone", {"side": "loop", "line": "loop.py:3: clip()"},
      "only loop calls a function that limits gradients (loop.py:3: clip())"),
     ("predictions-as-labels", {"side": "loop", "line": "loop.py:3: loss_fn(y, x)"},

@@ -11,7 +11,7 @@ from compare.check.changed import changed
 from compare.check.words import as_evidence, said
 from compare.errors import NotComparableError, RequestError
 from compare.modes import Logs, Scripts
-from compare.naming import shown_path
+from compare.naming import shown_path, some
 from compare.records import Record, read_records
 from compare.records.run_json import RunJson
 
@@ -59,8 +59,10 @@ def _differences(session: Session, known: Mapping[str, Any], run: RunJson, recor
     if not records:
         yield f"its trainers are {names}, here {' and '.join(session.trainers)}: only the same names are compared"
     seeds = sorted({each.seed for each in records})
-    if not set(seeds) & set(options.all_seeds):
-        yield f"it has trained with seed {seeds[0]}, not {options.seed}: give --seed {seeds[0]}"
+    if lacking := sorted(set(options.all_seeds) - set(seeds)):
+        trained, others = (some(list(map(str, each))) for each in (seeds, lacking))
+        count = f" --seeds {len(seeds)}" * (len(options.all_seeds) > 1)
+        yield f"it has trained with seed {trained}, not {others}: give --seed {seeds[0]}{count}"
     if unfinished := next((each.trainer for each in records if each.end is None), ""):
         yield f"its {unfinished} has not finished: continue it with --resume, or leave {unfinished} out here"
     if (epochs := run.options["epochs"]) != options.epochs:

@@ -110,6 +110,12 @@ def refuse_if_missing() -> None:
     for name, spec in found.items():
         if spec is not None and spec.submodule_search_locations is None:
             raise RequestError(f"{spec.origin} hides the package {name}: rename it, or take it from PYTHONPATH")
+    library = Path(os.__file__).parent
+    for path in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        for name in sys.stdlib_module_names & sys.modules.keys() if Path(path).resolve() != library else ():
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).resolve().parent == Path(path).resolve():
+                raise RequestError(f"{file} hides Python's own {name}: rename it, or take it from PYTHONPATH")
     missing = [name for name, spec in found.items() if spec is None]
     if not missing:
         return

@@ -12,6 +12,7 @@ from typing import Any
 from compare.app.ready import Session, surviving
 from compare.check import Report
 from compare.check.look_inside import first_not_finite
+from compare.check.measurement import Measurement
 from compare.check.observation import callback_names
 from compare.check.whole_run import causes_of
 from compare.engine.anew import train_anew
@@ -68,6 +69,9 @@ def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict
         del reports[name]
         tell(session.console, f"{name} makes no step in the short check, whose batches are small: it cannot say why.")
     for name, report in reports.items():
+        if not report.distributed and session.task.strategy.num_replicas_in_sync > 1 and not report.training:
+            seen = Measurement.of("uses-one-replica", side=name, replicas=session.task.strategy.num_replicas_in_sync)
+            reports[name] = report = replace(report, unexplained=(seen,))
         if not report.training:
             pair, callbacks = different[name], callback_names(session.task.experiment)
             found = causes_of(pair.reference, pair.candidate, pair.exactly, callbacks)
@@ -115,7 +119,7 @@ def _train_twins(session: Session, pair: Pair, start: Place) -> None:
 
     More twins of either kind are trained where these do not explain the difference.
     """
-    name, seed = pair.anchor.trainer, session.options.seed
+    name, seed = pair.anchor.trainer, pair.anchor.seed
     where = session.folder / "twins" / pair.exactly.twins
     where.mkdir(parents=True)
     metrics, count = MetricsFile(where / "metrics.csv"), 0

@@ -28,7 +28,10 @@ from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_li
 from compare.app.script_sides import Side, changed_since, sides_of
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
+from compare.check import words
 from compare.check.judge_recorded import more_weights
+from compare.check.measurement import Measurement
+from compare.check.recorded import things_apart
 from compare.errors import NoVerdictError
 from compare.modes import Scripts
 from compare.naming import distinct, printable, shown_path, some
@@ -36,6 +39,7 @@ from compare.records import MetricsFile
 from compare.records.run_json import INTERRUPTED, TRAINED, UNEXPLAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
+from compare.verdict.findings import Source
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.settings import MADE_ALIKE, ORDER, WEIGHTS
 from compare.watch.trace import ENOUGH, ENVIRONMENT, LEFT, OTHERS, UNSEEN, UNTRAINED, Trace, read_traces
@@ -335,11 +339,11 @@ def _copies(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> list[
 
 
 def _failed(session: ScriptsSession, message: str, side: str = "", error: str = "") -> NoVerdictError:
-    """The error that ends a comparison, maybe since a side has raised one; the list of runs says the same."""
-    from compare.reporting import html  # noqa: PLC0415 (lazy)
+    """The error that ends a comparison, maybe since a side has raised one; page and list of runs say the same."""
+    from compare.app.publish import judge_and_publish  # noqa: PLC0415 (lazy)
 
     session.run.save(failures=[{"side": side, "error": error or message, "remedy": ""}])
-    html.write_index(session.folder.parent)
+    judge_and_publish(session.folder, Console(quiet=True))
     return NoVerdictError(message)
 
 
@@ -435,8 +439,20 @@ def _other_weights(name: str, trace: Trace) -> str:
     )
 
 
+SHAPING = (
+    "units", "filters", "kernel_size", "strides", "padding", "use_bias", "input_dim", "output_dim", "num_heads",
+    "key_dim", "scale", "center", "axis", "depth_multiplier", "pool_size",
+)  # fmt: skip
+"""Settings of layers on which the shapes of weights depend, their own or those of the next layer."""
+
+
 def _other_shapes(names: Sequence[str], pair: tuple[Trace, Trace]) -> str:
     first, second = ([trace.variables[i] for i in trace.trained] or trace.variables for trace in pair)
+    for own, _, settings in things_apart(pair[1].layers, pair[0].layers):
+        if shaping := {name: settings[name] for name in SHAPING if name in settings}:
+            layer, line = f"{own['class']} {own['name']}", Source.of(own.get("made"))
+            seen = words.said(Measurement.of("layer-settings", side=names[1], layer=layer, settings=shaping))
+            return f"the models differ: {seen}{f' ({line})' if line else ''}; give both the same layers"
     for i, (a, b) in enumerate(zip(first, second, strict=False)):
         if a.shape != b.shape:
             return (

@@ -102,9 +102,9 @@ def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) ->
     """
     first, second = model.traces
     found = {each["class"]: other_settings_of(model.traces, 1) for each in second.optimizers[:1]}
-    found |= {
-        f"{own['class']} {own['name']}": settings for own, _, settings in things_apart(second.layers, first.layers)
-    }
+    if [each["class"] for each in second.layers] == [each["class"] for each in first.layers]:
+        apart = things_apart(second.layers, first.layers)
+        found |= {f"{own['class']} {own['name']}": settings for own, _, settings in apart}
     for thing, settings in found.items():
         if settings:
             seen = Measurement.of("script-settings", side=model.names[1], optimizer=thing, settings=settings)

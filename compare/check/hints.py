@@ -12,11 +12,12 @@ import numpy as np
 
 from compare.check.causes.data_recorded import has_unknown_pairs
 from compare.check.causes.optimizer_recorded import made_again
-from compare.check.causes.step import flags_of, layers_alone, layers_apart
+from compare.check.causes.step import flags_of, layers_alone, layers_apart, surely
 from compare.check.forward_stages import SQUASHING
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple
 from compare.check.recorded import (
+    A_RATE,
     CLOSE,
     RecordedLoss,
     both_gradients,
@@ -42,6 +43,7 @@ from compare.check.step_values import (
     STATE,
     UPDATE,
     all_rows,
+    both_losses,
     calls_of,
     calls_with_examples,
     common_multiple,
@@ -80,12 +82,14 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
     if located.stage == LOSS:
         found += [*_hints_on_labels(sides), *_hints_on_weights(sides), *_hints_on_sizes(sides)]
+        found += _hints_on_squares(sides)
         found += _hints_on_flags(located, sides)
     if located.stage == STATE:
         found += _hints_on_calls(sides)
     found += [*_hints_on_inputs(located, sides), *_hints_on_parts(located, sides)]
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
-        found += [seen for seen, _ in layers_apart(sides, located)]
+        layers = layers_apart(sides, located)
+        found += [seen for seen, _ in (layers if located.where else surely(layers))]
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides, located.stage)
     return list(map(sides.named, found))
@@ -185,6 +189,26 @@ def _hints_on_weights(sides: Sides) -> Iterator[Measurement]:
             continue
         if same(loss, recorded.data / float(np.mean(weight)) + recorded.penalty):
             yield Measurement.of("divided-by-weights", side=at.other_name, other=at.right_name)
+
+
+def _hints_on_squares(sides: Sides) -> Iterator[Measurement]:
+    """A multiple of the squares of the weights in the loss of one side alone, as of a weight decay written into it."""
+    losses = both_losses(*sides.close_ups, sides.step)
+    weights = sides.right.arrays(sides.step, "weights")
+    trained = [np.asarray(weights[i], np.float64) for i in gradients_of(sides.right, sides.step) if i < len(weights)]
+    if losses is None or not trained or same(*losses):
+        return
+    at, more = (sides, losses[1] - losses[0]) if losses[1] > losses[0] else (sides.turned(), losses[0] - losses[1])
+    for what, those in (("all weights", trained), ("all weights but biases", [w for w in trained if w.ndim > 1])):
+        squares = sum(float(np.sum(np.square(each))) for each in those)
+        for times, of in ((1.0, "the sum of the squares"), (0.5, "half of the sum of the squares")):
+            factor = more / (times * squares) if squares else 0.0
+            if factor and abs(factor - float(f"{factor:.1g}")) <= A_RATE * factor:
+                line = _line_of(at.other, at.step, LOSS)
+                yield at.named(
+                    Measurement.of("squares-added", factor=float(f"{factor:.1g}"), of=of, weights=what, line=line)
+                )
+                return
 
 
 def _hints_on_sizes(sides: Sides) -> Iterator[Measurement]:

@@ -25,7 +25,7 @@ from compare.check.causes.optimizer_recorded import (
     begins_with,
     kind_of_setting,
 )
-from compare.check.causes.step import layers_apart, of_layers
+from compare.check.causes.step import layers_apart, of_layers, surely
 from compare.check.measurement import Measurement
 from compare.check.own_names import at_line
 from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe
@@ -165,11 +165,7 @@ def name_settings(located: Located, sides: Sides, named: Collection[str] = ()) -
 
 def _of_layers(sides: Sides) -> list[Finding]:
     """The cause of layers with other settings, whatever else differs; an activation may be a part of the loss there."""
-    apart = [
-        (seen, layer)
-        for seen, layer in layers_apart(sides, Located(sides.step, PREDICTIONS))
-        if not {"activation", "dtype", "trainable"}.intersection(seen.quantities["settings"]) and layer.get("made")
-    ]
+    apart = [each for each in surely(layers_apart(sides, Located(sides.step, PREDICTIONS))) if each[1].get("made")]
     shown = [(CATALOGUE["layer-differs"], each) for each in of_layers(apart)]
     return _findings(sides, Located(sides.step, PREDICTIONS), shown)
 

@@ -186,6 +186,8 @@ class LookInside:
                 source = Source.of(divided or line_that_makes(side.reported_at, each.metrics), shows=True)
             elif each.measurements.get("kind") == "learning-rate" and side.rate_set:
                 source = Source.of(side.rate_set)
+            elif each.id in CATALOGUE and EXAMPLES in CATALOGUE[each.id].stages and side.dataset_at:
+                source = Source.of(side.dataset_at, shows=True)
             elif side.inside is not None and each.id in CATALOGUE:
                 source = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
             findings.append(at_line(each, source))

@@ -132,6 +132,7 @@ class Observation:
         final: the state after training; callbacks may have changed it after the last epoch.
         inside: what was seen inside its steps, with the ends of its epochs.
         reported_at: the line of the user's code that ends an epoch with its numbers.
+        dataset_at: the one that asks for the examples of an epoch.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Observation:
     records: list[AnyRecord] = field(default_factory=list)
     inside: CloseUp | None = None
     reported_at: tuple[str, int, str] | None = None
+    dataset_at: tuple[str, int, str] | None = None
 
     @property
     def clipping(self) -> dict[str, float | None]:

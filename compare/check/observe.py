@@ -99,6 +99,10 @@ class ProbeRun(Run):
         self._latest = self.observation.initial = self._read()
         return model, optimizer, loss, metrics
 
+    def train_dataset(self, epoch: Any) -> tf.data.Dataset:
+        self.observation.dataset_at = line_now() or self.observation.dataset_at
+        return super().train_dataset(epoch)
+
     def end_step(self, steps: int = 1) -> None:
         super().end_step(steps)
         self._latest = self._read()

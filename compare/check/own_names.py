@@ -40,6 +40,9 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
         if cause is not None and cause.made_in and not source.instead:
             source = _nearer(source, cause.made_in, (_around(tree, source.line), tree), lines)
     remedy = (cause and cause.remedy_at(source.text)) or finding.remedy
+    returned, added = re.fullmatch(r"return (.+)", source.text), re.match(r"loss \+= (.+)", remedy)
+    if returned and added and returned[1].count("(") == returned[1].count(")"):
+        remedy = f"return {returned[1]} + {added[1]}"
     known = {name: own for name, own in names.items() if cause is None or name not in cause.unnamed}
     return replace(finding, source=source, remedy=in_own_names(remedy, known))
 

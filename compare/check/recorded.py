@@ -5,7 +5,7 @@ Nothing is computed again from weights: a prediction is arithmetic on the record
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -102,11 +102,33 @@ Described = Mapping[str, Any]
 def things_apart(
     own: Sequence[Described], right: Sequence[Described], *, initializers: bool = False
 ) -> Iterator[tuple[Described, Described, dict[str, list[Any]]]]:
-    """The pairs of things with other settings, each with these; none where their classes are others."""
-    if [each["class"] for each in own] == [each["class"] for each in right]:
-        for one, other in zip(own, right, strict=True):
-            if settings := settings_apart(one["config"], other["config"], initializers=initializers):
-                yield one, other, settings
+    """The pairs of things with other settings, each with these: of a class that both have as often, in order.
+
+    Where some classes are others, the order says less: there none of a class that are the same in another order.
+    """
+
+    def apart(one: Described, other: Described) -> dict[str, list[Any]]:
+        return settings_apart(one["config"], other["config"], initializers=initializers)
+
+    kinds = [[each["class"] for each in things] for things in (own, right)]
+    for one in own:
+        ones, others = ([each for each in things if each["class"] == one["class"]] for things in (own, right))
+        place = next(i for i, each in enumerate(ones) if each is one)
+        known = len(ones) == len(others) and (kinds[0] == kinds[1] or not _same_in_any_order(ones, others, apart))
+        if known and (settings := apart(one, others[place])):
+            yield one, others[place], settings
+
+
+def _same_in_any_order(
+    ones: Sequence[Described], others: Sequence[Described], apart: Callable[[Described, Described], object]
+) -> bool:
+    left = list(others)
+    for one in ones:
+        same = next((i for i, each in enumerate(left) if not apart(one, each)), None)
+        if same is None:
+            return False
+        del left[same]
+    return True
 
 
 def _may_be_same(name: str, a: Any, b: Any) -> bool:

@@ -302,7 +302,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "in-rows": "{side} gives its optimizer the gradient of {variables:some} as rows (tf.IndexedSlices), {other} as a "
     "whole tensor: where an index occurs twice in a batch, Keras's Adam squares the parts of its row one by one, so "
     "this differs by itself",
-    "layers-alone": "only {side} calls {classes:some} in this step",
+    "squares-added": "the loss of {side} has {factor:g} times {of} of {weights} more than that of {other}, as of a "
+    "weight decay that is written into it",
+    "layers-alone": "only {side} has {classes:some} as layers in this step",
     "limits-alone": "only {side} calls a function that limits gradients",
     "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "
     "probabilities, {other} logits",

@@ -122,6 +122,9 @@ OF_CHECK: Mapping[str, str | Callable[..., str]] = {
     "class-weights-unused": "every example counts the same: the experiment's class weights are not used",
     "no-weights-used": "every example counts the same: the experiment's class weights are not used, and neither are "
     "the sample weights",
+    "uses-one-replica": "{side} never calls strategy.run and does not distribute its data, so it trains on one "
+    "replica, and the reference on {replicas}: what depends on a replica's batch, such as BatchNormalization and "
+    "Dropout, differs",
     # The step: forward pass, clipping, reduction
     "inference-gradient": "the gradient is that of a model called with training=False",
     "inference-layers": "{layers:some} ({layer_class}) {layers:runs|run} with training=False",

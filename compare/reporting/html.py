@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -107,6 +108,8 @@ def _tell_apart(runs: Sequence[dict[str, Any]]) -> None:
 def left_alone(reports: Path) -> str:
     """What is said where ``write_index`` leaves another page alone; empty if there is none."""
     index = reports / INDEX
+    if index.exists() and not os.access(index, os.W_OK):
+        return f"{shown_path(index)} cannot be written and was left as it is"
     return f"{shown_path(index)} is not a list of runs and was left as it is" if is_foreign(index, "index") else ""
 
 
@@ -216,7 +219,8 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
     unable = [each["side"] for each in run.get("failures", [])[:refused]]  # what the checks found comes first
     how = {each.side: "failed:" for each in failures} if failed else dict.fromkeys(unable, "cannot run:")
     try:
-        problem, result = "", ("", "") if failed or (verdict and verdict.scope == "check") else results(read(folder))
+        blank = failed or (verdict and verdict.scope == "check") or _size(folder / "metrics.csv") > LARGE
+        problem, result = "", ("", "") if blank else results(read(folder))
     except RecordError as error:
         problem, result = str(error), ("", "")
     return {
@@ -226,11 +230,11 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "interrupted": bool(verdict and verdict.interrupted),
         "scope": verdict.scope if verdict else "run",
         "experiment": _trained(options),
-        "trainers": [str(name) for name in run.get("trainers") or options.get("trainers") or []],
+        "trainers": _trainers(run),
         "strategy": _strategy(run),
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
         "causes": list(dict.fromkeys([*seen, *causes])) or ["cause unknown"] * (word == "different"),
-        "failures": [(each.side or "every trainer", how.get(each.side, "raised"), each.error) for each in failures],
+        "failures": [(each.side, how.get(each.side, "raised"), each.error) for each in failures],
         "notes": [beginning(text) for text in run.get("notes", ())] if options.get("scripts") else [],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
         "result": result,
@@ -241,10 +245,27 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
     }
 
 
+LARGE = 5_000_000
+"""The number of bytes from which on the numbers of a run are left out of the list of runs, which reads them all."""
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
 def _trained(options: Mapping[str, Any]) -> str:
     if options.get("logs"):
         return "curves only"
     return SCRIPTS if options.get("scripts") else label(str(options.get("experiment", "")))
+
+
+def _trainers(run: Mapping[str, Any]) -> list[str]:
+    """The names of the trainers; of two scripts in different folders, the second with its folder, as of a hand-in."""
+    names = [str(name) for name in run.get("trainers") or run["options"].get("trainers") or []]
+    first, *others = map(Path, run["options"].get("scripts") or [""])
+    if len(names) == 2 and [each for each in others if each.parent != first.parent and each.parent.name]:
+        names[1] = f"{others[0].parent.name}/{names[1]}"
+    return names
 
 
 def _strategy(run: Mapping[str, Any]) -> str:

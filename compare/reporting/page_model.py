@@ -193,7 +193,7 @@ def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
             return "No known cause", f"of the reported numbers: {listed}"
         return listed, more
     if failure := first.failure:
-        return failure.what if failure.side else "No trainer can run", ""
+        return failure.shown, ""
     if not first.weights_seen:
         return "Unknown: curves only", "logs do not show why"
     if verdict == "different":

@@ -122,7 +122,8 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
         chart = _gap_chart(files, name, study=study)
         add(grid[1, column], chart, wrapped(chart.title if chart else name, 52, 2) + _lacking(files, name))
     if weights:
-        told = [f"{each.candidate} from {where(each)[:1].lower()}{where(each)[1:]}"
+        told = [f"{each.candidate}{f' against {each.recorded}' if each.against else ''} from "
+                f"{where(each)[:1].lower()}{where(each)[1:]}"
                 for each in comparisons if each.training.first_difference and not each.failure]  # fmt: skip
         found = f"; differs: {', '.join(told)}" if told else ""
         add(grid[-1, :-1], weights, wrapped(weights.title + found, int(9 * (width - 3.6)), 2), small=False)

@@ -20,8 +20,8 @@ from compare.verdict.model import Comparison, Verdict
 
 def word_of(run: Mapping[str, Any], verdict: Verdict | None) -> str:
     """A run's verdict; without one, ``failed`` if one of its scripts did, or ``unfinished``."""
-    failed = run["options"].get("scripts") and run.get("failures")
-    return verdict.verdict if verdict else "failed" if failed else "unfinished"
+    failed = run["options"].get("scripts") and any(each["side"] for each in run.get("failures", ()))
+    return "failed" if failed else verdict.verdict if verdict else "unfinished"
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,11 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
     if comparison.against:
         reference = f"{candidate} of the recorded run {comparison.recorded}"
     if failure := comparison.failure:
-        why = f"{failure.what}: {failure.error}; {failure.remedy}"
+        why = f"{failure.what}: {failure.error}" if failure.what else failure.error
         if failure.side in known:
-            why = f"{f'{failure.side} failed' if failure.side else failure.what}; {failure.remedy}"
-        return f"{candidate} and {reference} cannot be compared, because {why}"
+            why = f"{failure.side} failed" if failure.side else failure.what
+        told = f"{candidate} and {reference} cannot be compared, because {why}"
+        return f"{told}; {failure.remedy}" if failure.remedy else told
     if not comparison.weights_seen:  # of logs: what was compared were curves
         curves = f"{candidate} compared with {reference}: {training.reason}"
         return f"curves only, weights not seen: {_study(comparison, reference) if comparison.study else curves}"
@@ -310,7 +311,7 @@ def more_may_follow(comparison: Comparison, scope: str) -> str:
     """That a mistake of a script may hide another one, or does hide one in other numbers; empty if nothing is named."""
     named = any(not of_numbers(comparison, cause) for cause in comparison.causes)
     if comparison.training.verdict == DIFFERENT:
-        may = scope == "scripts" and named
+        may = scope == "scripts" and (named or not comparison.causes)
         return "A mistake may hide another one: run this again once it is mended" if may else ""
     told = {name for cause in comparison.causes for name in cause.metrics}
     gaps = comparison.reporting.metrics.items() if named and comparison.reporting.verdict == DIFFERENT else ()

@@ -312,7 +312,7 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
             tell(console, text, "yellow", head="Warning: ")
         if text := warning(each, verdict.reference):
             tell(console, text + ".", "bold red", head="WARNING: ")
-        hints = more_may_follow(each, verdict.scope), unreported(each, verdict.scope)
+        hints = more_may_follow(each, verdict.scope), "" if verdict.interrupted else unreported(each, verdict.scope)
         lines = [*causes(each), *(f"{text}." for text in hints if text)]
         if verbose:
             lines += [

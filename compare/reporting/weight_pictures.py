@@ -107,7 +107,9 @@ def timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart | None:
         starts = _starts(gaps, STOPS, steps.first)
         if np.diff(at[:2]).max(initial=1) > 1:  # nothing is known in between, so there is no line to draw
             starts = starts[1:]
-        lines.append(_gap_line(name, style_of(files, entry.candidate), gaps, starts, at, f"g{number}"))
+        lines.append(
+            _gap_line(name, style_of(files, entry.candidate, against=entry.against), gaps, starts, at, f"g{number}")
+        )
     every = math.ceil(len(longest.steps) / STOPS)
     bands, labels = _rounding_bands(steps.placed, every)
     equal = all(gaps.equal.all() for _, _, gaps in compared)
@@ -199,8 +201,10 @@ def span(last: int, first: int = 1) -> Axis:
     return Axis(first - 0.01 * length, first + 0.99 * length, counts(last, first).ticks)
 
 
-def style_of(files: RunFiles, candidate: str) -> int:
-    return max(1, min(files.names.index(candidate), 5)) if candidate in files.names else 1
+def style_of(files: RunFiles, candidate: str, *, against: str = "") -> int:
+    """The style of a candidate's lines; another one in a comparison with a recorded run."""
+    own = files.names.index(candidate) if candidate in files.names else 1
+    return max(1, min(own + len(files.names) * bool(against), 5))
 
 
 def unit_of(compared: Sequence[Compared]) -> str:

@@ -162,9 +162,13 @@ def pairs(recorded: Recorded) -> list[Pair]:
         paired.append(replace(pair, exactly=replace(pair.exactly, reference=first)) if pair.trained else pair)
     earlier = _by_trainer(recorded.against)
     for name in run.trainers or ():
-        for seed in sorted(records.get(name, {}).keys() & earlier.get(name, {}).keys())[:1]:
-            old, new = paired_steps(earlier[name][seed], records[name][seed])
-            paired.append(Pair(old, new, new, compare_records(old, new, run.options["baseline"])))
+        seeds = sorted(records.get(name, {}).keys() & earlier.get(name, {}).keys())
+        sides = {seed: paired_steps(earlier[name][seed], records[name][seed]) for seed in seeds}
+        if sides:
+            where = run.options["baseline"]
+            seed, exactly = _worst({seed: compare_records(*both, where) for seed, both in sides.items()})
+            old, new = sides[seed]
+            paired.append(Pair(old, new, new, replace(exactly, seed=seed) if len(sides) > 1 else exactly))
     return paired
 
 
@@ -183,11 +187,7 @@ def _pair(run: RunJson, name: str, reference: Mapping[int, Record], candidate: M
             reason = "one of the two accumulates gradients: its steps can be paired once an epoch has ended"
             return Pair.of_none(_unknown(name, reason))
     sides = {seed: paired_steps(*both) for seed, both in sides.items()}
-    compared = [(seed, compare_records(*both)) for seed, both in sides.items()]
-    # In a study the first seed with the worst verdict stands for all; one that is not finite is worse than different.
-    seed, exactly = max(
-        compared, key=lambda each: (FROM_BEST.index(each[1].verdict), each[1].weights_alone is not None, -each[0])
-    )
+    seed, exactly = _worst({seed: compare_records(*both) for seed, both in sides.items()})
     if not SPECS[run.strategy["name"]].synchronous and run.strategy["workers"] > 1:
         exactly = asynchronous(exactly)
     over_seeds = None
@@ -200,6 +200,14 @@ def _pair(run: RunJson, name: str, reference: Mapping[int, Record], candidate: M
     found = decode(Comparison, checked) if checked else None
     where = (inside["stage"], inside["where"]) if inside else ("", "")
     return Pair(*sides[seed], sides[seed][0], exactly, found, over_seeds, where)
+
+
+def _worst(compared: Mapping[int, Comparison]) -> tuple[int, Comparison]:
+    """The first seed with the worst verdict, which stands for all; one that is not finite is worse than different."""
+    return max(
+        compared.items(),
+        key=lambda each: (FROM_BEST.index(each[1].verdict), each[1].weights_alone is not None, -each[0]),
+    )
 
 
 def _unknown(name: str, reason: str) -> Comparison:

@@ -143,7 +143,15 @@ class Failure:
 
     @property
     def what(self) -> str:
-        return f"{self.side} {'failed' if self.may_pass else 'cannot run'}" if self.side else "no trainer can run"
+        """Who cannot run; empty where what was trained cannot be compared."""
+        if not self.side:
+            return "no trainer can run" if self.remedy else ""
+        return f"{self.side} {'failed' if self.may_pass else 'cannot run'}"
+
+    @property
+    def shown(self) -> str:
+        """The same as the beginning of a sentence."""
+        return self.what if self.side else self.what.capitalize() or "They do not train the same variables"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ def make_alike(settings: Settings) -> InitialWeights:
     """Patches Keras and TensorFlow in this process; call it before the script runs."""
     _provide_devices(settings.replicas)
     enable_op_determinism()  # without it no two runs of one script are equal
-    patch(keras.Model, "compile", _compile_by_xla)
+    # Where it is defined: a model whose class has another one is not compiled when it is loaded.
+    patch(next(cls for cls in keras.Model.__mro__ if "compile" in vars(cls)), "compile", _compile_by_xla)
     keras.utils.set_random_seed(0)
     if SEEDS not in settings.own:
         _seeds_by_creation()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,11 @@ def layers_apart(sides: Sides, located: Located) -> list[tuple[Measurement, Mapp
     )
 
 
+def surely(apart: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> list[tuple[Measurement, Mapping[str, Any]]]:
+    """Those of ``layers_apart`` for whose settings nothing else in a model can make up, as a call of tf.nn.relu can."""
+    return [each for each in apart if MADE_UP.isdisjoint(each[0].quantities["settings"])]
+
+
 def _together(
     side: str, found: Iterable[tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]]
 ) -> list[tuple[Measurement, Mapping[str, Any]]]:
@@ -170,8 +176,9 @@ def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
         losses = [RecordedLoss.of(at) for at in (sides, sides.turned()) if not sides.foreseen]
         known = [each.data for each in losses if each is not None]
         seen = seen if len(known) == 2 and same(*known) else []
-    elif not located.where:  # of a state, that of all layers which have any
-        seen = [each for each in seen if located.stage == STATE and "Normalization" in each[1]["class"]]
+    elif not located.where:  # the models' layers are not the same; of a state, it is that of all layers which have any
+        stated = located.stage != STATE
+        seen = [each for each in surely(seen) if stated or "Normalization" in each[1]["class"]]
     yield from of_layers(seen)
 
 
@@ -179,7 +186,7 @@ def layers_alone(sides: Sides) -> Iterator[Measurement]:
     """Layers that only one side calls, such as one that makes a mask."""
     for at in (sides, sides.turned()):
         others, own = (set(_classes(each, at.step)) for each in at.close_ups)
-        if own and others and (alone := own - others):
+        if own and others and (alone := own - others - OF_SHAPE):
             yield Measurement.of("layers-alone", side=at.other_name, classes=sorted(alone))
 
 
@@ -190,12 +197,13 @@ def _classes(close_up: CloseUp, step: int) -> list[str]:
 def _recorded_layers_or_unfrozen(sides: Sides, located: Located) -> Iterator[Variant]:
     """The same, or layers that one side alone has in its model, or trains, and so may predict otherwise."""
     yield from _recorded_layers(sides, located)
-    for seen in layers_alone(sides):
-        alone, both = seen.quantities["classes"], [_classes(each, sides.step) for each in sides.close_ups]
-        rest = [[each for each in classes if each not in alone] for classes in both]
-        if rest[0] == rest[1] and not OF_SHAPE.issuperset(alone):
+    both = [_classes(each, sides.step) for each in sides.close_ups]
+    apart = OF_SHAPE.union(set(both[0]) ^ set(both[1]))
+    rest = [[each for each in classes if each not in apart] for classes in both]
+    for seen in layers_alone(sides) if rest[0] == rest[1] else ():
+        if alone := [each for each in seen.quantities["classes"] if re.search(NO_FUNCTIONS, each)]:
             remedy = f"tf.keras.layers.{alone[0]}(...)  # in both models, or in none"
-            yield Variant({}, seen, measured=True, remedy=remedy, called=None)
+            yield Variant({}, seen.but(classes=alone), measured=True, remedy=remedy, called=None)
     right, other = both_gradients(sides)
     more = [sides.right_trace.variables[i].name for i in sorted(other.keys() - right.keys())] if right else []
     if any(located.where in name.split("/") for name in more):
@@ -216,6 +224,10 @@ def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator
         yield Variant({}, told, measured=True, remedy=remedy, called=None, line=made)
 
 
+MADE_UP = {"activation", "dtype", "trainable"}
+"""Settings of layers for which something else may make up."""
+NO_FUNCTIONS = "Dropout|Noise|^Random|^Masking$"
+"""Classes of layers in whose place hardly anybody calls a function."""
 OF_SHAPE = {"Activation", "Flatten", "Identity", "InputLayer", "Permute", "Reshape"}
 """Classes of layers that may change no value, or only what the loss makes up for."""
 FROZEN = "layer.trainable = {}  # where the other script sets it, before the step is traced"
