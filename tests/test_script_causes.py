@@ -369,6 +369,9 @@ PENALIZED = ("Dense", "dense", "kernel_regularizer", {"class_name": "L2", "confi
     ("predictions", "dense", DROPOUT, False),  # comes later than what differs first
     ("predictions", "", DROPOUT, True),  # of models whose layers are not all the same
     ("predictions", "", ("Dense", "dense", "activation", "relu", "linear"), False),  # a function may do the same
+    ("predictions", "dense", ("Dense", "dense", "activation", "relu", "linear"), False),
+    ("predictions", "dense", ("Dense", "dense", "activation", "relu", "tanh"), True),
+    ("predictions", "", ("Dense", "dense", "trainable", True, False), False),
     ("predictions", "dense", PENALIZED, False),
     ("predictions", "dense", ("Dense", "dense", "kernel_constraint", "NonNeg", None), False),
     ("update", "dense/kernel", ("Dense", "dense", "kernel_constraint", "NonNeg", None), True),
@@ -385,6 +388,36 @@ def test_a_layer_with_another_setting_is_accused_of_what_it_computes(
     for each in found * caused:
         assert each.source == Source("/loop.py", 7, "Layer()") and each.side == given.other_name
         assert each.measurements["settings"] == {layer[2]: list(layer[3:])}
+
+
+@pytest.mark.parametrize(("function", "stage"), [
+    (lambda values: np.maximum(values, 0), ""), (np.tanh, ""), (lambda values: 2 * values, "predictions"),
+])  # fmt: skip
+def test_a_function_in_place_of_an_activation_is_no_difference_of_that_layer(function: Any, stage: str) -> None:
+    def applied(close_up: CloseUp, *functions: Any) -> CloseUp:
+        def each(event: Event) -> list[Event]:
+            first, last = (function(np.asarray(event.arrays[0])) for function in functions)
+            return [replace(event, arrays=[first]), replace(event, info={**event.info, "name": "last"}, arrays=[last])]
+
+        return changed(close_up, "layer", each)
+
+    def same(values: Any) -> Any:
+        return values
+
+    other = linear_step(offset=1.0)
+    layers = {event.info["name"] for event in RIGHT.of(STEP, "layer")}
+    equal = changed(other, "layer", lambda event: RIGHT.of(STEP, "layer")[0])
+    found = locate(applied(RIGHT, function, same), applied(equal, same, lambda values: values + 9), [], STEP, NAMES)
+    assert found.stage == "predictions"
+    assert found.where == ("last" if not stage else next(iter(layers)))
+
+
+def test_a_function_in_place_of_an_activation_hides_no_other_setting() -> None:
+    """The output of the layer before the function is not that of the layer which has the activation."""
+    relu = ("Dense", "dense", "activation", "linear", "relu")
+    given = with_layers(sides(linear_step(offset=1.0)), relu, DROPOUT)
+    (found,) = name_causes(Located(STEP, "predictions", "dense"), given)
+    assert found.measurements["settings"] == {"rate": [0.5, 0.3]}
 
 
 @pytest.mark.parametrize(("alone", "where", "caused"), [

@@ -332,9 +332,24 @@ def _first_layer(at: Step, model: str) -> str | None:
         if one[0].info["class"] != other[0].info["class"]:
             return ""
         gap, noise = gap_and_noise(_joined(one), _joined(other), [_joined(each[i]) for each in also if i < len(each)])
-        if gap > noise:
+        if gap > noise and not _by_function(_joined(one), _joined(other)):
             return str(one[0].info["name"])
     return None if len(a) == len(b) > 0 else ""
+
+
+def _by_function(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether the activation of a layer is all that one output has more, in whose place a function may stand."""
+    pairs = product(ACTIVATIONS, ((one, other), (other, one)) if one.shape == other.shape else ())
+    return any(relative_gap(function(a), b) <= FEW_ROUNDINGS for function, (a, b) in pairs)
+
+
+ACTIVATIONS: Sequence[Callable[[np.ndarray], np.ndarray]] = (
+    lambda values: np.maximum(values, 0),
+    np.tanh,
+    SQUASHING["sigmoid"],
+    lambda values: values * SQUASHING["sigmoid"](values),
+)
+"""Functions of single values that layers have as their activation, in float64."""
 
 
 def _layers(close_up: CloseUp, step: int, *, model: str, whole: bool) -> list[list[Event]]:

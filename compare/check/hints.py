@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, product
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from compare.check.causes.data_recorded import has_unknown_pairs
 from compare.check.causes.optimizer_recorded import made_again
-from compare.check.causes.step import flags_of, layers_alone, layers_apart, surely
+from compare.check.causes.step import flags_of, layers_alone, layers_apart
 from compare.check.forward_stages import SQUASHING
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple
@@ -88,11 +89,10 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += _hints_on_calls(sides)
     found += [*_hints_on_inputs(located, sides), *_hints_on_parts(located, sides)]
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
-        layers = layers_apart(sides, located)
-        found += [seen for seen, _ in (layers if located.where else surely(layers))]
+        found += [seen for seen, _ in layers_apart(sides, located, certain=not located.where)]
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides, located.stage)
-    return list(map(sides.named, found))
+    return list(map(sides.named, found or _hints_on_functions(located, sides)))
 
 
 def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
@@ -117,6 +117,12 @@ def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
                 yield Measurement.of(batch_norm, layer=layer, **numbers)
     if located.stage == GRADIENTS and all(each.of(sides.step, "clip") for each in limiting):
         yield Measurement.of(clips, **numbers)
+
+
+def _hints_on_functions(located: Located, sides: Sides) -> list[Measurement]:
+    """Layers with another activation, in whose place the model may call a function, or none: all that is known."""
+    anywhere = layers_apart(sides, replace(located, where="")) if located.stage == PREDICTIONS else []
+    return [seen for seen, _ in anywhere]
 
 
 def _hints_on_draws(sides: Sides) -> Iterator[Measurement]:

@@ -27,6 +27,9 @@ from compare.check.weights_only import search_by_weights
 from compare.verdict.findings import NotApplicable
 from compare.watch.trace import CLIPPING
 
+OF_OTHER_MODELS = "weights-not-shared", "layer-differs"
+"""The causes that are observed directly and say that another model than the one that was given is trained."""
+
 
 def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
     """Judges whole steps, gradients, updates and state, each from the weights that the trainer really had.
@@ -87,7 +90,7 @@ def _follows(case: Case, recipe: Recipe) -> bool:
 def _judge_facts(case: Case, judgement: Judgement, all_match: bool) -> None:
     """Names the causes that can be observed directly."""
     for cause in CATALOGUE.values():
-        if cause.fact is None or (all_match and cause.id == "weights-not-shared"):
+        if cause.fact is None or (all_match and cause.id in OF_OTHER_MODELS):
             continue  # another model, or temporarily other weights, is no mistake if the right weights result
         if (evidence := cause.fact(case)) is not None:
             judgement.mark_wrong(certain=True)

@@ -25,7 +25,7 @@ from compare.check.causes.optimizer_recorded import (
     begins_with,
     kind_of_setting,
 )
-from compare.check.causes.step import layers_apart, of_layers, surely
+from compare.check.causes.step import layers_apart, of_layers
 from compare.check.measurement import Measurement
 from compare.check.own_names import at_line
 from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe
@@ -164,10 +164,10 @@ def name_settings(located: Located, sides: Sides, named: Collection[str] = ()) -
 
 
 def _of_layers(sides: Sides) -> list[Finding]:
-    """The cause of layers with other settings, whatever else differs; an activation may be a part of the loss there."""
-    apart = [each for each in surely(layers_apart(sides, Located(sides.step, PREDICTIONS))) if each[1].get("made")]
-    shown = [(CATALOGUE["layer-differs"], each) for each in of_layers(apart)]
-    return _findings(sides, Located(sides.step, PREDICTIONS), shown)
+    """The cause of layers with other settings, whatever else differs."""
+    located = Located(sides.step, PREDICTIONS)
+    apart = [each for each in layers_apart(sides, located, certain=True) if each[1].get("made")]
+    return _findings(sides, located, [(CATALOGUE["layer-differs"], each) for each in of_layers(apart)])
 
 
 def _of_later(located: Located, sides: Sides) -> list[Finding]:

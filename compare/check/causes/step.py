@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -117,17 +118,22 @@ def _other_layers(case: Case) -> Measurement | None:
     return Measurement.all(seen) if seen else None
 
 
-def layers_apart(sides: Sides, located: Located) -> list[tuple[Measurement, Mapping[str, Any]]]:
+def layers_apart(
+    sides: Sides, located: Located, *, certain: bool = False
+) -> list[tuple[Measurement, Mapping[str, Any]]]:
     """Layers with other settings that may make a difference in a stage, those alike together, each with the first.
 
     The line that made it counts only where the other side has another one, so that it can give another setting. Where
     the difference is known to be in some layers, only those. A regularizer that one side lacks makes its loss
-    smaller; where that is larger, the penalty is added by hand.
+    smaller; where that is larger, the penalty is added by hand. ``certain`` leaves out settings in whose place a model
+    may call a function, as tf.nn.relu, and those whose effect is not known to be seen there.
     """
     parts = {part for name in located.where.split(", ") for part in name.split("/")}
     losses = both_losses(*sides.close_ups, sides.step) if located.stage == LOSS else None
 
     def may_explain(name: str, own: Any, right: Any) -> bool:
+        if certain and ((name == "activation" and "linear" in (own, right)) or (name in AT_HAND and not located.where)):
+            return False
         if located.stage == UPDATE or "constraint" in name:
             return located.stage == UPDATE and "constraint" in name
         if located.stage not in (LOSS, GRADIENTS):
@@ -149,11 +155,6 @@ def layers_apart(sides: Sides, located: Located) -> list[tuple[Measurement, Mapp
     )
 
 
-def surely(apart: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> list[tuple[Measurement, Mapping[str, Any]]]:
-    """Those of ``layers_apart`` for whose settings nothing else in a model can make up, as a call of tf.nn.relu can."""
-    return [each for each in apart if MADE_UP.isdisjoint(each[0].quantities["settings"])]
-
-
 def _together(
     side: str, found: Iterable[tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]]
 ) -> list[tuple[Measurement, Mapping[str, Any]]]:
@@ -171,14 +172,15 @@ def _together(
 
 def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
     """Layers with other settings that compute, or change, what differs first; or whose penalty is all of it."""
-    seen = layers_apart(sides, located)
+    seen = layers_apart(sides, located, certain=True)
+    if not seen and located.stage == PREDICTIONS and layers_apart(sides, located):  # only by a function in its place
+        seen = layers_apart(sides, replace(located, where=""), certain=True)
     if located.stage == LOSS:
         losses = [RecordedLoss.of(at) for at in (sides, sides.turned()) if not sides.foreseen]
         known = [each.data for each in losses if each is not None]
         seen = seen if len(known) == 2 and same(*known) else []
-    elif not located.where:  # the models' layers are not the same; of a state, it is that of all layers which have any
-        stated = located.stage != STATE
-        seen = [each for each in surely(seen) if stated or "Normalization" in each[1]["class"]]
+    elif located.stage == STATE and not located.where:  # that of all layers which have any
+        seen = [each for each in seen if "Normalization" in each[1]["class"]]
     yield from of_layers(seen)
 
 
@@ -224,8 +226,8 @@ def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator
         yield Variant({}, told, measured=True, remedy=remedy, called=None, line=made)
 
 
-MADE_UP = {"activation", "dtype", "trainable"}
-"""Settings of layers for which something else may make up."""
+AT_HAND = "dtype", "trainable"
+"""Settings of layers that make a difference only in some, and only where it is seen."""
 NO_FUNCTIONS = "Dropout|Noise|^Random|^Masking$"
 """Classes of layers in whose place hardly anybody calls a function."""
 OF_SHAPE = {"Activation", "Flatten", "Identity", "InputLayer", "Permute", "Reshape"}
