@@ -57,6 +57,10 @@ def test_a_file_on_the_path_hides_neither_the_command_nor_an_error(tmp_path: Pat
     (tmp_path / "numpy.py").write_text("")
     status, _, error = run(COMMAND, "--check", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert (status, error.count("\n")) == (2, 1) and f"{tmp_path / 'numpy.py'} hides the package numpy" in error
+    (tmp_path / "numpy.py").unlink()
+    (tmp_path / "json.py").write_text("")  # which nothing at the start of the command fails without
+    status, _, error = run(COMMAND, "--check", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (status, error.count("\n")) == (2, 1) and f"{tmp_path / 'json.py'} hides Python's own json: rename" in error
     (tmp_path / "random.py").write_text("1 / 0")
     status, _, error = run(COMMAND, "--check", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert (status, error.count("\n")) == (2, 1) and "PYTHONPATH" in error
