@@ -171,8 +171,8 @@ def test_too_many_open_files_are_no_wrong_request(tmp_path: Path, capsys: pytest
 
 
 def test_too_little_memory_to_load_tensorflow_is_told() -> None:
-    told = describe(ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"))
-    assert told.endswith("; there is too little memory: free some, or allow more (ulimit -v)")
+    for error in (ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"), MemoryError()):
+        assert describe(error).endswith("; there is too little memory: free some, or allow more (ulimit -v)")
 
 
 def test_output_that_user_code_has_closed_changes_no_status() -> None:

@@ -398,7 +398,7 @@ OLD_CODE = {
 }
 """Code for older versions, and a part of the advice for it."""
 OTHER_REMEDIES = {
-    "failed to map segment|[Cc]annot allocate memory",
+    "failed to map segment|[Cc]annot allocate memory|^MemoryError",
     "Collective ops is aborted by",
     "Random ops require a seed",
     "Input dataset was expected to contain",
