@@ -240,9 +240,9 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
         if pair.trained:
             if scripts:
                 found = _with_variables(with_located(found, pair.checked), pair)
-            if interrupted and pair.noise_start is not None and found.training.verdict == DIFFERENT:
-                found = found.undecided(UNMEASURED)
-            elif interrupted and pair.study is not None and pair.checked is None and found.training.verdict == ALIKE:
+                if interrupted and pair.noise_start is not None and found.training.verdict == DIFFERENT:
+                    found = found.undecided(UNMEASURED)
+            if interrupted and pair.study is not None and pair.checked is None and found.training.verdict == ALIKE:
                 found = found.undecided(UNSEARCHED)
             if run.status == INTERRUPTED:
                 found = replace(found, so_far=_so_far(pair, None if scripts else run.options["epochs"]))
