@@ -219,7 +219,7 @@ def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator
         (first, layer), made = seen[0], seen[0][1].get("made")
         settings = first.quantities["settings"].items()
         options = ", ".join(f"{name}={right!r}" for name, (_, right) in settings if name.isidentifier())
-        remedy = f"tf.keras.layers.{layer['class']}(..., {options})" if options and made else ""
+        remedy = f"tf.keras.layers.{layer['class']}(..., {options})" if options else ""
         if "trainable" in first.quantities["settings"]:
             made, remedy = None, FROZEN.format(first.quantities["settings"]["trainable"][1])
         told = Measurement.all([each for each, _ in seen])
