@@ -505,3 +505,30 @@ def test_an_error_of_the_check_itself_is_seen_in_tests_and_costs_a_probe_elsewhe
     with judgement.probe("one"):
         raise ValueError("a mistake of the check's own")
     assert [entry.probe for entry in judgement.not_applicable] == ["one"]
+
+
+class ChangesLayers(Loop):
+    """Batch normalization is made to forget sooner, before the first step or after the last."""
+
+    at = "begin"
+
+    def train(self, run):
+        super().train(run)
+        self.change("end")
+
+    def begin(self):
+        self.change("begin")
+
+    def change(self, at):
+        for layer in self.model.layers if at == self.at else ():
+            if hasattr(layer, "momentum"):
+                layer.momentum = 0.5
+
+
+@pytest.mark.parametrize(("at", "causes"), [("begin", ["layer-differs"]), ("end", [])])
+def test_other_settings_of_layers_are_a_mistake_where_they_change_the_weights(tensorflow, at, causes):
+    loop = ChangesLayers()
+    loop.at = at
+    report = checker_of(tasks.experiment(batch_norm=True), batch_size=32).check(loop)
+    assert [each.id for each in report.training] == causes
+    assert (report.comparison.training.verdict == "different") == bool(causes)
