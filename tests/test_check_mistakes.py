@@ -519,6 +519,12 @@ class ChangesLayers(Loop):
     def begin(self):
         self.change("begin")
 
+    def value(self, y, predictions):
+        import tensorflow as tf
+
+        losses = self.loss.call(y, predictions)
+        return tf.reduce_sum(losses * 3.0) / (3.0 * tf.cast(tf.size(losses), tf.float32))  # rounds in another way
+
     def change(self, at):
         for layer in self.model.layers if at == self.at else ():
             if hasattr(layer, "momentum"):
