@@ -30,6 +30,13 @@ def label(thing: Any) -> str:
     return str(getattr(thing, "name", type(thing).__name__))
 
 
+def with_folders(names: Sequence[str], scripts: Sequence[str]) -> list[str]:
+    """The names of two scripts, the second with its folder if that is another one, as of a hand-in."""
+    paths = [Path(each) for each in scripts]
+    apart = len(paths) == len(names) == 2 and paths[0].parent != paths[1].parent and paths[1].parent.name
+    return [names[0], f"{apart}/{names[1]}"] if apart else list(names)
+
+
 def is_file(wanted: str) -> bool:
     """Whether a name means a Python file, with or without an attribute."""
     return source_and_attribute(wanted)[0].endswith(".py")

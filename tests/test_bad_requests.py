@@ -245,7 +245,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (
         AGAINST_OLD,
         task("layers.Dense(2)", "layers.Dense(2, use_bias=False)"),
-        "this run's layer 2 (Dense) has use_bias=False",
+        "this run's layer 1 (Dense) has use_bias=False",
     ),
     (AGAINST_OLD, unfinished, "its loop has not finished: continue it with --resume, or leave loop out here"),
     (["--baseline", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
@@ -267,7 +267,7 @@ def before(tensorflow, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-NOT_COMPARABLE = "some of its 40 training examples differ from", "this run's layer 2 (Dense) has use_bias=False"
+NOT_COMPARABLE = "some of its 40 training examples differ from", "this run's layer 1 (Dense) has use_bias=False"
 """What is no fault of the request: the recorded run is of another task by now."""
 
 

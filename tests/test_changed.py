@@ -19,6 +19,7 @@ class Second(Eager):
 
 
 LAYERS = [{"name": "dense", "class": "Dense", "config": {"units": 2, "kernel_initializer": {"class_name": "Zeros"}}}]
+INPUT = {"name": "i", "class": "InputLayer", "config": {}}
 RUN = {
     "options": {"jit": False, "seed": 0},
     "versions": {"tensorflow": "2.21.0"},
@@ -84,6 +85,17 @@ def settings(**parts: Any) -> dict[str, Any]:
         (
             {"settings": settings(model=[LAYERS[0] | {"config": {"kernel_initializer": {"class_name": "Ones"}}}])},
             ["this run's layer 1 (Dense) has kernel_initializer.class_name=Ones instead of Zeros"],
+        ),
+        (
+            {
+                "settings": settings(
+                    model=[{"name": "i", "class": "InputLayer", "config": {}}, LAYERS[0] | {"config": {"units": 3}}]
+                )
+            },
+            [
+                "this run has the layers InputLayer, Dense, not Dense",
+                "this run's layer 1 (Dense) has units=3 instead of 2",
+            ],
         ),
         ({"settings": settings(loss=[{"class": "mse", "config": {}}])}, ["this run has the loss mse, not none"]),
         ({}, ["settings, versions, fit-vs-loop and task.py are as in the recorded run"]),

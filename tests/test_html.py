@@ -1254,6 +1254,22 @@ def test_the_card_has_the_line_of_each_cause() -> None:
     assert page_model._why(seen, "different") == ("See the evidence below", "the loss differs")
 
 
+@pytest.mark.parametrize(("place", "stage", "of"), [
+    ({"at_step": 32}, "predictions", "of a later step"),
+    ({"at_step": 40, "at_place": [2, 1]}, "predictions", "of a later step"),
+    ({"at_step": 1}, "predictions", ""),
+    ({"at_step": 32}, "examples", ""),
+    ({}, "predictions", ""),
+])  # fmt: skip
+def test_examples_that_differ_later_do_not_explain_the_first_difference(
+    place: dict[str, Any], stage: str, of: str
+) -> None:
+    cause = Finding("examples-dropped", "training", "loop", "16 are left out", "fix", place)
+    training = Training("different", None, Difference(1, 1, None, stage), 1)
+    found = Comparison("loop", training, Reporting(None, {}), causes=(cause,), evidence=("layers differ",))
+    assert sentences.beside(found, cause) == of
+
+
 @pytest.mark.parametrize(
     ("stage", "of"),
     [

@@ -1355,7 +1355,7 @@ def test_the_sentence_says_what_agrees_and_what_does_not() -> None:
     entry = Comparison("loop", training, Reporting(None, {}), stages=tuple(found.stages))
     text = stage_sentence(entry, "fit")
     assert "examples, inputs and predictions agree; the loss does not" in text
-    assert [view.state for view in stage_views(entry)] == ["same"] * 3 + ["differs", "after", "after", "after"]
+    assert [view.state for view in stage_views(entry)] == ["same"] * 3 + ["differs", "after", "after", "still"]
     unseen = [replace(each, gap=None) if i < 3 else each for i, each in enumerate(found.stages)]
     text = stage_sentence(replace(entry, stages=tuple(unseen)), "fit")
     assert text.startswith("Inside that step, the loss differs: ")

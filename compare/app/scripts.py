@@ -34,11 +34,11 @@ from compare.check.measurement import Measurement
 from compare.check.recorded import things_apart
 from compare.errors import NoVerdictError
 from compare.modes import Scripts
-from compare.naming import distinct, printable, shown_path, some
+from compare.naming import distinct, printable, shown_path, some, with_folders
 from compare.records import MetricsFile
 from compare.records.run_json import INTERRUPTED, TRAINED, UNEXPLAINED, RunJson
 from compare.reporting.result import Result
-from compare.reporting.terminal import tell
+from compare.reporting.terminal import say, tell
 from compare.verdict.findings import Source
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.settings import MADE_ALIKE, ORDER, WEIGHTS
@@ -98,7 +98,9 @@ def _begin(
 ) -> ScriptsSession:
     names = [sides[0].name, sides[1].name if len(sides) > 1 else distinct(sides[0].name, [sides[0].name])]
     run, about = RunJson.read(folder), _about(options, sides)
-    title = " and ".join(names) + (": two scripts" if len(options.scripts) > 1 else ": one script")
+    title = " and ".join(with_folders(names, options.scripts)) + (
+        ": two scripts" if len(options.scripts) > 1 else ": one script"
+    )
     known = provenance(options, names)
     for name, own in known["versions"].items():
         versions = dict.fromkeys(side.versions.get(name, own) for side in sides)
@@ -344,6 +346,7 @@ def _failed(session: ScriptsSession, message: str, side: str = "", error: str = 
 
     session.run.save(failures=[{"side": side, "error": error or message, "remedy": ""}])
     judge_and_publish(session.folder, Console(quiet=True))
+    say(session.console, shown_path(session.folder / "report.html"))
     return NoVerdictError(message)
 
 

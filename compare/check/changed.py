@@ -61,7 +61,9 @@ def changed_settings(now: Mapping[str, Any], then: Mapping[str, Any], side: str)
             what = CALLED.get(part, f"the {part}")
             yield Measurement.of("changed", side=side, what=what, now=classes, then=before)
         for one, _, settings in things_apart(own, earlier, initializers=True):
-            thing = f"layer {own.index(one) + 1} ({one['class']})" if part == "model" else one["class"]
+            layers = [each for each in own if each["class"] != "InputLayer"]  # which people do not count
+            known = part == "model" and one in layers
+            thing = f"layer {layers.index(one) + 1} ({one['class']})" if known else one["class"]
             yield Measurement.of("script-settings", side=side, optimizer=thing, settings=settings)
 
 

@@ -11,7 +11,7 @@ from compare.verdict.model import Comparison
 
 OUTSIDE = "state outside of the update"
 PLURAL = (EXAMPLES, INPUTS, PREDICTIONS, GRADIENTS)
-SAME, DIFFERS, AFTER, OTHERWISE, UNKNOWN = "same", "differs", "after", "otherwise", "unknown"
+SAME, DIFFERS, AFTER, STILL, OTHERWISE, UNKNOWN = "same", "differs", "after", "still", "otherwise", "unknown"
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class StageView:
     """One stage of the step.
 
     Attributes:
-        state: ``same``, ``differs`` (the first that does), ``after`` (it follows from that), ``otherwise`` (it
-            differs, with the same gradients in the end) or ``unknown``.
+        state: ``same``, ``differs`` (the first that does), ``after`` (a later one that does), ``still`` (a later one
+            that does not), ``otherwise`` (it differs, with the same gradients in the end) or ``unknown``.
         reference: the reference's value in short.
         candidate: the candidate's.
         where: the layer, the variables or the replica that differ; else empty.
@@ -53,7 +53,7 @@ def stage_views(comparison: Comparison) -> list[StageView]:
             state = SAME
         else:
             # Differs before the located stage only where the state did from the start, or to the same effect.
-            state = AFTER if passed or located == STATE else OTHERWISE
+            state = OTHERWISE if not passed and located != STATE else STILL if each.equal else AFTER
         where = (first.where or "") if first is not None and state == DIFFERS else ""
         title = OUTSIDE if stage == STATE else stage
         views.append(StageView(title, state, each.reference, each.candidate, where))

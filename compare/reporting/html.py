@@ -20,7 +20,7 @@ import jinja2
 from markupsafe import Markup
 
 from compare.engine.preflight import CANNOT_RUN
-from compare.naming import INDEX, TOGETHER, label, log_name, printable, shown_path
+from compare.naming import INDEX, TOGETHER, label, log_name, printable, shown_path, with_folders
 from compare.records import RecordError, read_file, replace_file
 from compare.records.codec import decode
 from compare.records.run_json import read_run
@@ -260,12 +260,8 @@ def _trained(options: Mapping[str, Any]) -> str:
 
 
 def _trainers(run: Mapping[str, Any]) -> list[str]:
-    """The names of the trainers; of two scripts in different folders, the second with its folder, as of a hand-in."""
     names = [str(name) for name in run.get("trainers") or run["options"].get("trainers") or []]
-    first, *others = map(Path, run["options"].get("scripts") or [""])
-    if len(names) == 2 and [each for each in others if each.parent != first.parent and each.parent.name]:
-        names[1] = f"{others[0].parent.name}/{names[1]}"
-    return names
+    return with_folders(names, run["options"].get("scripts") or ())
 
 
 def _strategy(run: Mapping[str, Any]) -> str:

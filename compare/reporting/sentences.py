@@ -8,7 +8,7 @@ from itertools import groupby
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
 from compare.check.stage_views import steps_made
-from compare.check.step_values import STAGES
+from compare.check.step_values import EXAMPLES, STAGES
 from compare.naming import Code, did_you_mean, some
 from compare.records.logs import fit_name
 from compare.reporting.numbers import difference, differing_numbers
@@ -334,6 +334,9 @@ def beside(comparison: Comparison, cause: Finding) -> str:
     first, known = comparison.training.first_difference, CATALOGUE.get(cause.id)
     if first is None or known is None or not known.stages or not comparison.evidence or first.stage not in STAGES:
         return ""
+    epoch, step = cause.measurements.get("at_place") or (1, cause.measurements.get("at_step", 0))
+    if EXAMPLES in known.stages and first.stage != EXAMPLES and (epoch, step) > (first.epoch, first.step or 0):
+        return "of a later step"
     later = min(map(STAGES.index, known.stages)) > STAGES.index(first.stage)
     return "of a later stage" if later else ""
 

@@ -185,27 +185,19 @@ def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
 
 
 def layers_alone(sides: Sides) -> Iterator[Measurement]:
-    """Layers that only one side calls, such as one that makes a mask."""
+    """Layers that only one side calls, such as one that makes a mask, if the other calls no function in their place."""
+    if any(each.of(sides.step, "drawn") for each in sides.close_ups):
+        return
     for at in (sides, sides.turned()):
-        others, own = (set(_classes(each, at.step)) for each in at.close_ups)
-        if own and others and (alone := own - others - OF_SHAPE):
-            yield Measurement.of("layers-alone", side=at.other_name, classes=sorted(alone))
-
-
-def _classes(close_up: CloseUp, step: int) -> list[str]:
-    return [event.info["class"] for event in close_up.of(step, "layer") if not event.replica]
+        others, own = ({event.info["class"] for event in each.of(at.step, "layer")} for each in at.close_ups)
+        alone = sorted(each for each in own - others if re.search(NO_FUNCTIONS, each))
+        if own and others and alone:
+            yield Measurement.of("layers-alone", side=at.other_name, classes=alone)
 
 
 def _recorded_layers_or_unfrozen(sides: Sides, located: Located) -> Iterator[Variant]:
-    """The same, or layers that one side alone has in its model, or trains, and so may predict otherwise."""
+    """The same, or layers that are trained on one side alone, and so may predict otherwise."""
     yield from _recorded_layers(sides, located)
-    both = [_classes(each, sides.step) for each in sides.close_ups]
-    apart = OF_SHAPE.union(set(both[0]) ^ set(both[1]))
-    rest = [[each for each in classes if each not in apart] for classes in both]
-    for seen in layers_alone(sides) if rest[0] == rest[1] else ():
-        if alone := [each for each in seen.quantities["classes"] if re.search(NO_FUNCTIONS, each)]:
-            remedy = f"tf.keras.layers.{alone[0]}(...)  # in both models, or in none"
-            yield Variant({}, seen.but(classes=alone), measured=True, remedy=remedy, called=None)
     right, other = both_gradients(sides)
     more = [sides.right_trace.variables[i].name for i in sorted(other.keys() - right.keys())] if right else []
     if any(located.where in name.split("/") for name in more):
@@ -230,8 +222,6 @@ AT_HAND = "dtype", "trainable"
 """Settings of layers that make a difference only in some, and only where it is seen."""
 NO_FUNCTIONS = "Dropout|Noise|^Random|^Masking$"
 """Classes of layers in whose place hardly anybody calls a function."""
-OF_SHAPE = {"Activation", "Flatten", "Identity", "InputLayer", "Permute", "Reshape"}
-"""Classes of layers that may change no value, or only what the loss makes up for."""
 FROZEN = "layer.trainable = {}  # where the other script sets it, before the step is traced"
 OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
 
