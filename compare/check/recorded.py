@@ -111,12 +111,15 @@ def things_apart(
         return settings_apart(one["config"], other["config"], initializers=initializers)
 
     kinds = [[each["class"] for each in things] for things in (own, right)]
-    for one in own:
-        ones, others = ([each for each in things if each["class"] == one["class"]] for things in (own, right))
-        place = next(i for i, each in enumerate(ones) if each is one)
-        known = len(ones) == len(others) and (kinds[0] == kinds[1] or not _same_in_any_order(ones, others, apart))
-        if known and (settings := apart(one, others[place])):
-            yield one, others[place], settings
+    pairs: list[tuple[int, Described, Described]] = []
+    for kind in dict.fromkeys(kinds[0]):
+        ones, others = ([each for each in things if each["class"] == kind] for things in (own, right))
+        if len(ones) == len(others) and (kinds[0] == kinds[1] or not _same_in_any_order(ones, others, apart)):
+            places = (i for i, each in enumerate(kinds[0]) if each == kind)
+            pairs += zip(places, ones, others, strict=True)
+    for _, one, other in sorted(pairs, key=lambda pair: pair[0]):
+        if settings := apart(one, other):
+            yield one, other, settings
 
 
 def _same_in_any_order(

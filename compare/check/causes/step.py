@@ -132,7 +132,9 @@ def layers_apart(
     losses = both_losses(*sides.close_ups, sides.step) if located.stage == LOSS else None
 
     def may_explain(name: str, own: Any, right: Any) -> bool:
-        if certain and ((name == "activation" and "linear" in (own, right)) or (name in AT_HAND and not located.where)):
+        if certain and (
+            (name == "activation" and "linear" in (own, right)) or (name in WHERE_SEEN and not located.where)
+        ):
             return False
         if located.stage == UPDATE or "constraint" in name:
             return located.stage == UPDATE and "constraint" in name
@@ -218,8 +220,8 @@ def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator
         yield Variant({}, told, measured=True, remedy=remedy, called=None, line=made)
 
 
-AT_HAND = "dtype", "trainable"
-"""Settings of layers that make a difference only in some, and only where it is seen."""
+WHERE_SEEN = "dtype", "trainable"
+"""Settings that explain a difference only in a layer that is known to be the first that differs."""
 NO_FUNCTIONS = "Dropout|Noise|^Random|^Masking$"
 """Classes of layers in whose place hardly anybody calls a function."""
 FROZEN = "layer.trainable = {}  # where the other script sets it, before the step is traced"
