@@ -148,10 +148,16 @@ def test_a_baseline_with_other_weights_is_told_with_what_has_changed(tensorflow:
     keras = tensorflow.keras
     trainers = Eager(), Second()
     slower = replace(experiment, build_optimizer=lambda: keras.optimizers.SGD(0.0625))
-    run(slower, tmp_path, trainers, epochs=1, name="old")
+    old = run(slower, tmp_path, trainers, epochs=1, name="old")
     same = run(slower, tmp_path, trainers, epochs=1, name="same", baseline=tmp_path / "old")
     assert same.verdict == "identical" and not same.evidence
+    assert same.between_trainers == same.since_baseline == "identical"
     other = replace(slower, build_optimizer=lambda: keras.optimizers.SGD(0.125))
     result = run(other, tmp_path, trainers, epochs=1, name="new", baseline=tmp_path / "old")
     assert result.verdict == "different"
     assert set(result.evidence) == {"this run's SGD has learning_rate=0.125 instead of 0.0625"}
+    assert (result.between_trainers, result.since_baseline) == ("identical", "different")
+    assert (old.between_trainers, old.since_baseline) == ("identical", None)
+    assert {"between_trainers", "since_baseline"}.isdisjoint(old.details)
+    assert str(result).endswith("Between this run's trainers: identical. Compared with old: different.")
+    assert "Yes, exactly, but not as in old." in (result.path / "report.html").read_text(encoding="utf-8")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from functools import partial
 from io import StringIO
@@ -11,7 +11,7 @@ from typing import Any
 
 from compare.app.ready import Session, surviving
 from compare.check import Report
-from compare.check.look_inside import first_not_finite
+from compare.check.look_inside import first_not_finite, locate_again
 from compare.check.measurement import Measurement
 from compare.check.observation import callback_names
 from compare.check.whole_run import causes_of
@@ -25,6 +25,7 @@ from compare.reporting.live import waiting
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
 from compare.verdict.judge import Pair, Recorded, pairs
+from compare.verdict.model import Difference
 from compare.verdict.outcomes import DIFFERENT
 
 
@@ -42,9 +43,11 @@ def diagnose(session: Session, early: Callable[[], dict[str, Report]] = dict) ->
         if pair.noise_start is not None:
             what = f"perturbed runs of {pair.anchor.trainer} to measure rounding"
             how = "from there on, all weights are moved by one unit in the last place before every step"
-            tell(session.console, f"{pair.candidate.trainer} is not identical. Training {what}: {how} …")
+            other = f" to that of {pair.exactly.recorded}" if pair.exactly.against else ""
+            tell(session.console, f"{pair.candidate.trainer} is not identical{other}. Training {what}: {how} …")
             with surviving(session.console, "The perturbed runs"):
                 _train_twins(session, pair, pair.noise_start)
+    _look_at_late(session, Recorded.read(run.folder))
 
 
 def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict[str, Report]]) -> dict[str, Any]:
@@ -102,12 +105,55 @@ def _look_at_not_finite(session: Session, differing: Sequence[Pair]) -> dict[str
         )
         make_run = partial(Run, session.task, seed=pair.candidate.seed, epochs=range(1, found.epoch + 1))
         trainers, names = session.trainers, [variable.name for variable in pair.reference.variables]
-        with surviving(session.console, f"Looking into {side}"):
-            with waiting(session.console, f"looking into {side}"), without_idle_waits(), redirect_stdout(StringIO()):
-                first = first_not_finite(trainers[side], trainers[other], make_run, found, names)
+        with _looking_into(session, side):
+            first = first_not_finite(trainers[side], trainers[other], make_run, found, names)
             if first is not None:
                 inside[candidate] = asdict(first)
     return inside
+
+
+def _look_at_late(session: Session, recorded: Recorded) -> None:
+    """Adds the stage of a difference that begins later than the few steps of the short check, which saw none."""
+    for pair in pairs(recorded):
+        twins = recorded.twins.get(pair.exactly.twins, ())
+        training = pair.compared(twins).training
+        first, checked, name = training.first_difference, pair.checked, pair.candidate.trainer
+        if training.verdict != DIFFERENT or first is None or not first.step or pair.exactly.weights_alone is not None:
+            continue
+        if checked is None or checked.training.verdict == DIFFERENT or pair.exactly.against:
+            continue
+        place, start = (first.epoch, first.step), pair.noise_start
+        if start is not None:  # rounding may come before it
+            place = rounding.first_beyond(pair.reference, pair.candidate, twins, start) or place
+        epoch, step = place
+        if step < 1:
+            continue
+        task, reference = session.task, pair.reference.trainer
+        again = f"{reference} and {name} again up to step {step:,} of epoch {epoch}"
+        tell(session.console, f"{name} trains like {reference} in the short check. Training {again}, to look inside …")
+        make: dict[str, Any] = {"seed": pair.candidate.seed, "epochs": range(1, epoch + 1)}
+        trainers, names = session.trainers, [variable.name for variable in pair.reference.variables]
+        number = (epoch - 1) * task.steps_per_epoch + step
+        runs = partial(Run, task, **make), partial(TwinRun, task, start=start or place, twin=1, **make)
+        with _looking_into(session, name):
+            found = locate_again(trainers[reference], trainers[name], *runs, place, number, names)
+            if found is not None and found.stage is not None:
+                same = place == (first.epoch, first.step)
+                at = Difference(epoch, step, None, found.stage, found.where, equal_before=same)
+                seen = replace(checked, stages=tuple(found.stages), stages_at=at)
+                session.run.save(check={**(session.run.check or {}), name: encode(seen)})
+
+
+@contextmanager
+def _looking_into(session: Session, side: str) -> Iterator[None]:
+    """Shows that a training is repeated and observed; what fails there costs no verdict."""
+    with (
+        surviving(session.console, f"Looking into {side}"),
+        waiting(session.console, f"looking into {side}"),
+        without_idle_waits(),
+        redirect_stdout(StringIO()),
+    ):
+        yield
 
 
 def _not_identical(recorded: Recorded) -> list[Pair]:

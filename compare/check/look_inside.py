@@ -321,17 +321,46 @@ def first_not_finite(
     Raises:
         Exception: whatever a trainer raises.
     """
-
-    def until(record: AnyRecord) -> None:
-        if not isinstance(record, StepRecord) or record.step <= INITIAL:
-            return
-        if in_time((record.epoch, record.step)) >= in_time(found.place):
-            raise EndedEarlyError(record.epoch, record.step, "enough was seen")
-
-    ending = partial(make_run, sinks=[until])
+    ending = partial(make_run, sinks=[_until(found.place)])
     seen = _seen_inside(side, ending, latest_only=True)
     steps = sorted(step for step in seen.steps if seen.of(step, "updated")) if seen else []
     if seen is None or not steps:
         return None
     given = _seen_inside(other, ending, (steps[0] + 1, steps[-1]))
     return first_of_steps(seen, given, steps, variables, found)
+
+
+def locate_again(
+    reference: Trainer,
+    candidate: Trainer,
+    make_run: Callable[..., Run],
+    make_twin: Callable[..., Run],
+    place: Place,
+    step: int,
+    variables: Sequence[str],
+) -> Located | None:
+    """Trains both again up to the step where they diverge, and finds the stage in it; None if that is not seen.
+
+    Args:
+        make_run, make_twin: make a run, and one with noise before that step, with the ``sinks`` that they are given.
+        step: the same step as ``place``, counted over the whole training.
+
+    Raises:
+        Exception: whatever a trainer raises.
+    """
+    runs = (reference, make_run), (candidate, make_run), (reference, make_twin)
+    seen = [_seen_inside(trainer, partial(make, sinks=[_until(place)]), (step, step)) for trainer, make in runs]
+    one, other, *twins = [each or CloseUp({}) for each in seen]
+    return locate(one, other, twins, step, variables) if apart(one, other, twins, step) else None
+
+
+def _until(place: Place) -> Callable[[AnyRecord], None]:
+    """The sink that ends a training after a step."""
+
+    def end(record: AnyRecord) -> None:
+        if not isinstance(record, StepRecord) or record.step <= INITIAL:
+            return
+        if in_time((record.epoch, record.step)) >= in_time(place):
+            raise EndedEarlyError(record.epoch, record.step, "enough was seen")
+
+    return end

@@ -139,16 +139,20 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
     basis, reporting = [], entry.reporting
     metrics = reporting.metrics
     alone = {name: m.not_reported_by for name, m in metrics.items() if m.not_reported_by}
-    if reporting.verdict == "identical" and metrics:
+    apart = any(m.max_gap for m in metrics.values())
+    if reporting.verdict == "identical" and metrics and not apart:
         renamed = {name: f" (reported as {m.reported_as})" for name, m in metrics.items() if m.reported_as}
         compared = [name + renamed.get(name, "") for name in metrics if name not in alone]
         basis.append(("Numbers", f"{', '.join(compared)}: equal in every epoch, bit for bit."))
     elif metrics:
         gaps = [f"{name} {m.max_gap:.2g}" + " (rounding)" * m.only_rounding for name, m in metrics.items() if m.max_gap]
+        weights_differ = entry.training.verdict == "different"
+        explained = "; the different weights explain them" if weights_differ else "; no more than rounding"
         judged = {
-            "different": f"; the weights do not explain {'all of ' * (entry.training.verdict == 'different')}them",
+            "different": f"; the weights do not explain {'all of ' * weights_differ}them",
             "inconclusive": "; more than rounding, and they could not be judged",
-            "alike": "; no more than rounding",
+            "alike": explained,
+            "identical": explained,
         }
         if gaps:
             text = f"Largest differences: {', '.join(gaps)}{judged.get(reporting.verdict or '', '')}."

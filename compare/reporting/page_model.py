@@ -136,6 +136,9 @@ def _answer(files: RunFiles) -> str:
         return "No, but their metrics agree within the margins."
     if study and study.seeds_needed and files.verdict_word == "inconclusive":
         return "Not decided yet: more seeds are needed."
+    if files.verdict and files.verdict.since_baseline == DIFFERENT != files.verdict.between_trainers:
+        own = ANSWERS[files.verdict.between_trainers][1].removesuffix(".")
+        return f"{own}, but not as in {files.comparisons[0].recorded}."
     training = next((each.training.verdict for each in files.comparisons[:1] if each.verdict == "different"), "")
     if training == "identical":
         return "They train exactly alike, but report different numbers."

@@ -59,6 +59,16 @@ class Result:
     verdict: str
 
     @property
+    def between_trainers(self) -> str:
+        """The verdict on this run's own trainers: the overall one but for a run with a baseline."""
+        return self._verdict.between_trainers or self.verdict
+
+    @property
+    def since_baseline(self) -> str | None:
+        """The verdict on what is compared with the baseline; None without one."""
+        return self._verdict.since_baseline or None
+
+    @property
     def causes(self) -> list[Cause]:
         """The causes that all comparisons name, those of training first."""
         found = [Cause.of(cause) for comparison in self._verdict.comparisons for cause in comparison.causes]
@@ -79,7 +89,7 @@ class Result:
         """The first place where weights differ, of the worst comparison: ``epoch``, ``step``, ``stage`` and ``where``.
 
         None if no weights differ, or the place is unknown. ``stage`` is None if nobody looked inside this step, as in a
-        full training, where the short check looks into a step of its own.
+        full training whose short check, which looks into a step of its own, differs, too.
         """
         first = self._first.training.first_difference if self._first else None
         return None if first is None else replace(first, stage=first.stage or None)

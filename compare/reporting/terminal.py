@@ -324,6 +324,11 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
             lines += [f"  not applicable: {one.probe}: {one.reason}" for one in each.not_applicable or ()]
         for line in lines:
             tell(console, line)
+    if verdict.since_baseline:
+        console.print()
+        earlier = next(each.recorded for each in verdict.comparisons if each.against)
+        own = f"Between this run's trainers: {verdict.between_trainers}"
+        tell(console, f"{own}. Compared with {earlier}: {verdict.since_baseline}.")
     if verdict.interrupted and not any(each.so_far for each in verdict.comparisons):
         tell(console, "The run was interrupted; what there is was judged.")
     for text in stops(verdict):

@@ -277,6 +277,9 @@ def _with_check(comparison: Comparison, checked: Comparison | None, *, scripts: 
     found = replace(found, not_applicable=checked.not_applicable)
     if comparison.training.verdict != DIFFERENT or checked.stages is None:
         return found
+    if checked.stages_at is not None:  # seen in the run itself, in the step where it diverges
+        training = replace(comparison.training, first_difference=checked.stages_at)
+        return replace(found, training=training, stages=checked.stages)
     at = None if scripts else checked.training.first_difference
     return replace(found, stages=checked.stages, stages_at=at)
 

@@ -179,7 +179,8 @@ class Comparison:
         not_applicable: the probes that could not be made; None if nothing looked for causes.
         certain: in the short check, whether the difference exceeds rounding beyond doubt; else None.
         stages: the stages of the first differing step; empty if they were not seen, None if nothing looked for them.
-        stages_at: the step of the short check that they belong to, in a full training; else None.
+        stages_at: in a full training, the step of the short check that they belong to; None if they are those of the
+            first differing step itself.
     """
 
     candidate: str
@@ -344,6 +345,8 @@ class Verdict:
 
     Attributes:
         schema: the version of the file's format.
+        between_trainers: of a run with a baseline, the worst verdict on its own trainers; else empty.
+        since_baseline: the worst verdict on what is compared with the baseline; else empty.
         scope: ``run``, ``check``, ``scripts`` or ``logs``.
         made_alike: of two scripts, what was changed to make them comparable; else None.
         replicas: the numbers of replicas of a check that was made alone; else None.
@@ -351,6 +354,8 @@ class Verdict:
 
     schema: int = field(default=1, kw_only=True, metadata=ALWAYS)
     verdict: str = field(init=False)
+    between_trainers: str = field(init=False, default="")
+    since_baseline: str = field(init=False, default="")
     reference: str
     _: KW_ONLY
     scope: str = field(default="run", metadata=ALWAYS)
@@ -363,6 +368,10 @@ class Verdict:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "verdict", worst([comparison.verdict for comparison in self.comparisons]))
+        if any(comparison.against for comparison in self.comparisons):
+            for name, recorded in (("between_trainers", False), ("since_baseline", True)):
+                parts = [each.verdict for each in self.comparisons if bool(each.against) == recorded]
+                object.__setattr__(self, name, worst(parts))
 
     @classmethod
     def of(cls, reference: str, comparisons: Sequence[Comparison], **more: Any) -> Verdict:

@@ -1,0 +1,43 @@
+"""A difference that begins after the few steps of the short check: its own step is looked into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tasks
+from eager import Eager, run
+
+
+class HalvedLate(Eager):
+    """Halves the loss from the 12th step on, the second of the third epoch; rounds otherwise before, if it is told."""
+
+    name = "late"
+
+    def __init__(self, rounded: float) -> None:
+        self.rounded = rounded
+
+    def train(self, run: Any) -> None:
+        import tensorflow as tf
+
+        model, optimizer, loss, _ = run.build()
+        for epoch in run.epochs:
+            for x, y in run.train_dataset(epoch):
+                with tf.GradientTape() as tape:
+                    value = loss(y, model(x, training=True)) * self.rounded / self.rounded
+                    value *= 1.0 if int(optimizer.iterations) < 11 else 0.5
+                variables = model.trainable_variables
+                optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
+                run.end_step()
+            run.end_epoch(epoch, {"loss": float(value), "val_loss": float(value)})
+
+
+@pytest.mark.parametrize("rounded", [1.0, 3.7])
+def test_a_step_that_the_check_does_not_reach_is_looked_into(rounded: float, tensorflow: Any, tmp_path: Any) -> None:
+    result = run(tasks.experiment(), tmp_path, (Eager(), HalvedLate(rounded)), epochs=3)
+    first = result.first_difference
+    assert result.verdict == "different" and first is not None
+    assert (first.epoch, first.step, first.stage, first.equal_before) == (3, 2, "loss", rounded == 1.0)
+    assert result.stage == "loss" and "Inside that step, examples, inputs and predictions agree" in str(result)
+    page = (result.path / "report.html").read_text(encoding="utf-8")
+    assert "the different weights explain them" in page and "equal in every epoch" not in page
