@@ -27,6 +27,7 @@ from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.step_values import loss_of
 from compare.check.targets import Targets, targets_of, value_of
+from compare.check.words import said as told
 from compare.records.model import step_dtype
 from compare.verdict.findings import Finding, Source, StageValues
 from compare.watch.epoch_ends import EpochEnds
@@ -328,6 +329,33 @@ def test_a_decay_that_is_written_into_the_loss_is_told(added: float, said: str) 
     for each in found:
         assert each.quantities["factor"] == 0.005
         assert each.quantities["side"] == (given.other_name if added > 0 else given.right_name)
+
+
+@pytest.mark.parametrize(("own", "weight", "turned", "said"), [
+    ((2.0, 3.0), 0.1, False, "the loss of loop is the plain sum of 2 (mean_squared_error) and 3 (huber); fit "),
+    ((2.0, 3.0), 0.1, True, "the loss of fit is the plain sum of 2 (mean_squared_error) and 3 (huber); loop "),
+    ((2.0, 4.0), 1.0, False, "of 2 losses in the step, huber alone differs: 4 in loop, 3 in fit"),
+    ((2.5, 4.0), 1.0, False, ""),
+    ((2.0, 3.0), 1.0, False, ""),
+])  # fmt: skip
+def test_the_losses_that_a_step_adds_up_are_told(
+    own: tuple[float, float], weight: float, turned: bool, said: str
+) -> None:
+    def with_terms(values: tuple[float, float], names: tuple[str, str], weight: float) -> CloseUp:
+        def calls(event: Event) -> list[Event]:
+            infos = [{**event.info, "configuration": {"name": name}} for name in names]
+            return [replace(event, info=info, arrays=[*event.arrays, np.float32(value)])
+                    for info, value in zip(infos, values, strict=True)]  # fmt: skip
+
+        return with_loss(changed(RIGHT, "targets", calls), values[0] + weight * values[1] + PENALTY)
+
+    right = with_terms((2.0, 3.0), ("mse", "huber_loss"), weight)
+    other = with_terms(own, ("mean_squared_error", "huber"), 1.0)
+    both = (other, right) if turned else (right, other)
+    found = [
+        each for each in hints(Located(STEP, "loss"), replace(sides(other), close_ups=both)) if "term" in each.kind
+    ]
+    assert [told(each)[: len(said)] for each in found] == [said] * bool(said)
 
 
 @pytest.mark.parametrize(("loss", "said"), [(0.9, True), (1.1, False)])  # larger: the penalty is added by hand

@@ -126,6 +126,11 @@ SIDES = {"side": "loop", "other": "fit"}
 
 
 @pytest.mark.parametrize(("kind", "quantities", "sentence"), [
+    ("terms-summed", {**SIDES, "losses": ["1 (mse)", "2 (mae)"], "line": "loop.py:3: loss = a + b"},
+     "the loss of loop is the plain sum of 1 (mse) and 2 (mae); fit has the same losses, but weights them, by "
+     "loss_weights of compile, say (loop.py:3: loss = a + b)"),
+    ("term-differs", {**SIDES, "of": 2, "loss": "mse", "value": 2.0, "right": 1.0},
+     "of 2 losses in the step, mse alone differs: 2 in loop, 1 in fit"),
     ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit has Masking as layers in this step"),
     ("limits-alone", {"side": "loop", "line": "loop.py:3: clip()"},
      "only loop calls a function that limits gradients (loop.py:3: clip())"),

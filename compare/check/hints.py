@@ -56,6 +56,7 @@ from compare.check.step_values import (
     predictions_as_labels,
     relative_gap,
 )
+from compare.check.targets import name_of
 from compare.verdict.findings import Source
 from compare.watch.seen import CloseUp
 
@@ -83,7 +84,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
     if located.stage == LOSS:
         found += [*_hints_on_labels(sides), *_hints_on_weights(sides), *_hints_on_sizes(sides)]
-        found += _hints_on_squares(sides)
+        found += [*_hints_on_squares(sides), *_hints_on_terms(sides)]
         found += _hints_on_flags(located, sides)
     if located.stage == STATE:
         found += _hints_on_calls(sides)
@@ -215,6 +216,38 @@ def _hints_on_squares(sides: Sides) -> Iterator[Measurement]:
                     Measurement.of("squares-added", factor=float(f"{factor:.1g}"), of=of, weights=what, line=line)
                 )
                 return
+
+
+def _hints_on_terms(sides: Sides) -> Iterator[Measurement]:
+    """Equal losses, as of several outputs, of which one side alone takes the plain sum; or the one that differs."""
+    both, totals = sides.both(_terms), both_losses(*sides.close_ups, sides.step)
+    names = [[name for name, _ in terms] for terms in both]
+    if totals is None or len(names[0]) < 2 or sorted(names[0]) != sorted(names[1]) or max(parts_of_step(sides)) > 1:
+        return
+    pairs = list(zip(*(both if names[0] == names[1] else map(sorted, both)), strict=True))
+    off = [(name, right, other) for (name, right), (_, other) in pairs if not same(right, other)]
+    sums = [sum(loss for _, loss in terms) for terms in both]
+    of_sum = [
+        same(total, own + penalty_of(side, sides.step))
+        for total, own, side in zip(totals, sums, sides.close_ups, strict=True)
+    ]
+    losses = [f"{loss:.6g} ({name})" for name, loss in both[1]]
+    if not off and of_sum[0] != of_sum[1]:
+        at = sides if of_sum[1] else sides.turned()
+        yield at.named(Measurement.of("terms-summed", losses=losses, line=_line_of(at.other, at.step, LOSS)))
+    elif len(off) == 1:
+        name, right, other = off[0]
+        yield sides.named(Measurement.of("term-differs", loss=name, value=other, right=right, of=len(pairs)))
+
+
+def _terms(close_up: CloseUp, step: int) -> list[tuple[str, float]]:
+    """What the loss functions of a step gave: by name, the mean over the examples."""
+    found = []
+    for event in close_up.of(step, "targets"):
+        values = event.arrays[event.info["true"] + event.info["predicted"] + event.info["weights"] :]
+        mean = float(np.mean(values[0])) if len(values) == 1 and np.size(values[0]) else np.nan
+        found.append((name_of(event.info), mean))
+    return found
 
 
 def _hints_on_sizes(sides: Sides) -> Iterator[Measurement]:
@@ -400,8 +433,9 @@ def _hints_on_updates(located: Located, sides: Sides) -> Iterator[Measurement]:
 
 
 def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:
-    """The script's line that made the events of a kind in a step, if it was seen."""
-    source = Source.of(next((line for event in close_up.of(step, kind) if (line := event.info.get("line"))), None))
+    """The script's line that made the events of a kind in a step, if it was seen; of a loss the one that ends it."""
+    infos = [event.info for event in close_up.of(step, kind)]
+    source = Source.of(next((line for each in infos if (line := each.get("made") or each.get("line"))), None))
     return None if source is None else str(source)
 
 

@@ -304,6 +304,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "this differs by itself",
     "squares-added": "the loss of {side} has {factor:g} times {of} of {weights} more than that of {other}, as of a "
     "weight decay that is written into it",
+    "terms-summed": "the loss of {side} is the plain sum of {losses:and}; {other} has the same losses, but weights "
+    "them, by loss_weights of compile, say",
+    "term-differs": "of {of} losses in the step, {loss} alone differs: {value:.6g} in {side}, {right:.6g} in {other}",
     "layers-alone": "only {side} has {classes:some} as layers in this step",
     "limits-alone": "only {side} calls a function that limits gradients",
     "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "

@@ -62,8 +62,7 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
     if first["true"] != 1 or first["predicted"] != 1 or any(info["loss"] != first["loss"] for info in infos):
         return None
     configuration: Mapping[str, Any] = first["configuration"]
-    kind = str(configuration.get("name") or first["loss"])
-    kind = {"mse": "mean_squared_error", "mae": "mean_absolute_error", "huber_loss": HUBER}.get(kind, kind)
+    kind = name_of(first)
     if kind not in KINDS and kind not in (HUBER, "sparse_categorical_crossentropy"):
         return None
     if any(len({np.shape(event.arrays[i])[1:] for event in events}) > 1 for i in (0, 1)):
@@ -85,6 +84,12 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
         float(configuration.get("delta", 1.0)),
         np.concatenate(masks) if (masks := close_up.arrays(step, "mask")) else None,
     )
+
+
+def name_of(call: Mapping[str, Any]) -> str:
+    """The name of the loss that was called, whichever of Keras's names for it the script has."""
+    name = str(call["configuration"].get("name") or call["loss"])
+    return {"mse": "mean_squared_error", "mae": "mean_absolute_error", "huber_loss": HUBER}.get(name, name)
 
 
 def value_of(targets: Targets) -> float | None:
