@@ -418,26 +418,77 @@ def test_a_layer_with_another_setting_is_accused_of_what_it_computes(
         assert each.measurements["settings"] == {layer[2]: list(layer[3:])}
 
 
-@pytest.mark.parametrize(("function", "stage"), [
-    (lambda values: np.maximum(values, 0), ""), (np.tanh, ""), (lambda values: 2 * values, "predictions"),
+def relu(values: Any) -> Any:
+    return np.maximum(values, 0)
+
+
+def with_calls(close_up: CloseUp, *calls: tuple[str, str, Any]) -> CloseUp:
+    """The step of a model that calls these layers, or is given this for one: class, name, and a function of values."""
+    values = np.float64(RIGHT.of(STEP, "layer")[0].arrays[0])
+
+    def each(event: Event) -> list[Event]:
+        return [
+            Event("given" if cls == "given" else "layer", 0, {**event.info, "class": cls, "name": name}, [made(values)])
+            for cls, name, made in calls
+        ]
+
+    return changed(close_up, "layer", each)
+
+
+def dense(made: Any = lambda values: values, name: str = "dense") -> tuple[str, str, Any]:
+    return "Dense", name, made
+
+
+def given(made: Any, name: str = "last") -> tuple[str, str, Any]:
+    return "given", name, made
+
+
+def more(values: Any) -> Any:
+    return values + 9
+
+
+def relu_more(values: Any) -> Any:
+    return relu(values) + 9
+
+
+POOL = ("MaxPooling2D", "pool", relu)
+
+
+@pytest.mark.parametrize(("right", "other", "where"), [
+    ((dense(relu),), (dense(), given(relu)), "last"),  # a function stands in its place
+    ((dense(np.tanh),), (dense(), given(np.tanh)), "last"),
+    ((dense(relu),), (dense(),), "dense"),
+    ((dense(relu),), (dense(), given(np.tanh)), "dense"),
+    ((dense(), given(relu)), (dense(),), "last"),  # two functions differ, and no layer is between them
+    ((dense(relu), given(relu_more)), (dense(), given(relu_more)), "last"),
+    ((dense(lambda values: 2 * values),), (dense(),), "dense"),
+    ((dense(relu), POOL), (dense(), given(relu)), ""),  # in place of the layer before may stand another function
+    ((dense(relu), POOL, dense(name="equal")), (dense(), given(relu), dense(name="equal")), "last"),
+    ((dense(relu), dense(relu, "two")), (dense(), dense(name="two"), given(relu)), "last"),  # one function after both
+    ((dense(relu), dense(relu, "two")), (dense(), dense(name="two")), "dense"),
 ])  # fmt: skip
-def test_a_function_in_place_of_an_activation_is_no_difference_of_that_layer(function: Any, stage: str) -> None:
-    def applied(close_up: CloseUp, *functions: Any) -> CloseUp:
-        def each(event: Event) -> list[Event]:
-            first, last = (function(np.asarray(event.arrays[0])) for function in functions)
-            return [replace(event, arrays=[first]), replace(event, info={**event.info, "name": "last"}, arrays=[last])]
+def test_the_first_layer_that_differs_is_one_that_no_function_makes_up_for(right: Any, other: Any, where: str) -> None:
+    one = with_calls(RIGHT, *right, dense(name="last"))
+    two = with_calls(linear_step(offset=1.0), *other, dense(lambda values: 3 * values + 1, "last"))
+    for both in (one, two), (two, one):
+        found = locate(*both, [], STEP, NAMES)
+        assert (found.stage, found.where) == ("predictions", where)
 
-        return changed(close_up, "layer", each)
 
-    def same(values: Any) -> Any:
-        return values
-
-    other = linear_step(offset=1.0)
-    layers = {event.info["name"] for event in RIGHT.of(STEP, "layer")}
-    equal = changed(other, "layer", lambda event: RIGHT.of(STEP, "layer")[0])
-    found = locate(applied(RIGHT, function, same), applied(equal, same, lambda values: values + 9), [], STEP, NAMES)
-    assert found.stage == "predictions"
-    assert found.where == ("last" if not stage else next(iter(layers)))
+@pytest.mark.parametrize(("other", "where", "caused"), [
+    ((dense(),), "dense", True),
+    ((dense(), given(relu)), "dense", False),
+    ((dense(), given(np.tanh)), "dense", False),  # there the function is the mistake
+    ((dense(more),), "dense", False),
+    ((dense(),), "last", False),
+])  # fmt: skip
+def test_a_layer_without_its_activation_is_accused_if_no_function_follows(other: Any, where: str, caused: bool) -> None:
+    last = dense(lambda values: 3 * values, "last")
+    pair = with_calls(RIGHT, dense(relu), last), with_calls(linear_step(offset=1.0), *other, last)
+    setting = ("Dense", "dense", "activation", "linear", "relu")
+    both = with_layers(replace(sides(pair[1]), close_ups=pair), setting)
+    found = [each for each in name_causes(Located(STEP, "predictions", where), both) if each.id == "layer-differs"]
+    assert [each.measurements["settings"] for each in found] == [{"activation": ["linear", "relu"]}] * caused
 
 
 def test_a_function_in_place_of_an_activation_hides_no_other_setting() -> None:

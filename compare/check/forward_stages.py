@@ -324,23 +324,63 @@ def _by_example(events: Sequence[Event]) -> np.ndarray:
 def _first_layer(at: Step, model: str) -> str | None:
     """The first layer whose output differs, in the order of calls; None if those of all agree, empty if unknown.
 
-    Those of one ``model``, if it has the same name on both sides.
+    Those of one ``model``, if it has the same name on both sides. Of layers that one side alone has, nothing is known:
+    functions may stand in their place.
     """
     counts = at.of(lambda each, step: len(each.of(step, "layer")))
     a, b, also = at.of(partial(_layers, model=model, whole=counts[0] != counts[1]))
-    for i, (one, other) in enumerate(zip(a, b, strict=False)):
+    classes = [[one[0].info["class"] for one in each] for each in (a, b)]
+    both = set(classes[0]) & set(classes[1])
+    places = [[i for i, each in enumerate(one) if each in both] for one in classes]
+    without, agreed = "", (-1, -1)  # the layer that lacks its activation, and the last that does not differ otherwise
+    for i, j in zip(*places, strict=False):
+        one, other = a[i], b[j]
         if one[0].info["class"] != other[0].info["class"]:
-            return ""
+            return without
         gap, noise = gap_and_noise(_joined(one), _joined(other), [_joined(each[i]) for each in also if i < len(each)])
-        if gap > noise and not _by_function(_joined(one), _joined(other)):
-            return str(one[0].info["name"])
-    return None if len(a) == len(b) > 0 else ""
+        if gap <= noise:
+            without = ""
+        elif (lacking := _without_activation(one, other)) is not None:
+            by_function = _made_up_for(at, (one[0], other[0]), lacking)
+            without = "" if by_function else without or str(one[0].info["name"])
+        else:
+            return without or (str(one[0].info["name"]) if (i - 1, j - 1) == agreed else "")
+        agreed = i, j
+    return None if classes[0] == classes[1] != [] else ""
 
 
-def _by_function(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether the activation of a layer is all that one output has more, in whose place a function may stand."""
-    pairs = product(ACTIVATIONS, ((one, other), (other, one)) if one.shape == other.shape else ())
-    return any(relative_gap(function(a), b) <= FEW_ROUNDINGS for function, (a, b) in pairs)
+def lacks_activation(close_ups: Sequence[CloseUp], step: int, layers: Sequence[str]) -> bool:
+    """Whether one of two sides lacks the activation of a layer, and calls no function in its place."""
+    seen = [[event for event in close_up.of(step, "layer") if event.info["name"] == layer]
+            for close_up, layer in zip(close_ups, layers, strict=True)]  # fmt: skip
+    lacking = _without_activation(*seen) if all(seen) else None
+    return lacking is not None and _after(close_ups[lacking], step, seen[lacking][0]) is None
+
+
+def _made_up_for(at: Step, called: Sequence[Event], lacking: int) -> bool:
+    """Whether a function gives the next layer what an activation, which one side lacks, would; or something else."""
+    sides = at.reference, at.candidate
+    after = [_after(side, at.number, event) for side, event in zip(sides, called, strict=True)]
+    if (given := after[lacking]) is None:
+        return False
+    one, other = _joined([given]), _joined([after[1 - lacking] or called[1 - lacking]])
+    return one.shape != other.shape or relative_gap(one, other) <= FEW_ROUNDINGS
+
+
+def _after(close_up: CloseUp, step: int, called: Event) -> Event | None:
+    """What a function has made of a layer's output for the next layer that is called; None if none has."""
+    own = [each for each in close_up.steps[step] if each.replica == called.replica and each.kind in ("given", "layer")]
+    after = own[next(i for i, each in enumerate(own) if each is called) + 1 :]
+    return after[0] if after and after[0].kind == "given" else None
+
+
+def _without_activation(one: Sequence[Event], other: Sequence[Event]) -> int | None:
+    """Which of two calls of a layer lacks its activation, which is all that the other's has more; None if neither."""
+    arrays = [_joined(one), _joined(other)]
+    for i, (a, b) in enumerate((arrays, arrays[::-1]) if arrays[0].shape == arrays[1].shape else ()):
+        if any(relative_gap(function(a), b) <= FEW_ROUNDINGS for function in ACTIVATIONS):
+            return i
+    return None
 
 
 ACTIVATIONS: Sequence[Callable[[np.ndarray], np.ndarray]] = (

@@ -127,7 +127,7 @@ class StageObserver(Observer):
             if self.settings.losses_only and not self._taped() and not any_symbolic_tensors(args, options):
                 self._record("again", {}, _inputs_among(args, options))
             return super()._call_model(original, model, *args, **options)
-        with self._here.set(model=model):
+        with self._here.set(model=model, known={}):
             self.prepare(model, args, options)
             given = options.get("training", "not given")
             if isinstance(given, tf.Tensor):
@@ -148,12 +148,19 @@ class StageObserver(Observer):
             return outputs
 
     def _call_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
+        known = self._here.known
+        if self._here.model is None or known is None or not self._taped(args, options):
+            return original(layer, *args, **options)
+        info = {"name": layer.name, "model": self._here.model.name}
+        given = [each for each in _inputs_among(args, options) if isinstance(each, tf.Tensor)]
+        if known and not all(id(each) in known for each in given):
+            self._record("given", info, given)  # a function has made it of what a layer gave
+        known.update((id(each), each) for each in given)
         outputs = original(layer, *args, **options)
-        if self._here.model is not None and self._taped(args, options):
-            tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]
-            info = {"name": layer.name, "class": type(layer).__name__, "flagged": _depends_on_training(layer)}
-            given = {"model": self._here.model.name, "training": options.get("training")}
-            self._record("layer", {**info, **given}, tensors)
+        tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]
+        known.update((id(each), each) for each in tensors)
+        more = {"class": type(layer).__name__, "flagged": _depends_on_training(layer)}
+        self._record("layer", {**info, **more, "training": options.get("training")}, tensors)
         return outputs
 
     def _call_loss(
@@ -384,8 +391,8 @@ def _depends_on_training(layer: Any) -> bool:
     return any(rates) if rates else any(each is not None for each in generators)
 
 
-WITH_LINE = ("inputs", "targets", "loss", "gradients", "drawn")
-"""The kinds of events that are calls of the script's: of its model, loss, tape and optimizer."""
+WITH_LINE = ("inputs", "given", "targets", "loss", "gradients", "drawn")
+"""The kinds of events that are calls of the script's: of its model, layers, loss, tape and optimizer."""
 
 
 def _inputs_among(args: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:

@@ -23,6 +23,7 @@ class Here(threading.local):
     Attributes:
         layer: the model or layer that is being called.
         model: the outermost model that is being called under a tape.
+        known: what that model's layers were given or gave so far, by id.
         models: those called since the outermost tape began.
         losses: what gradients were taken of since then.
         pairs: whether a difference of all pairs of labels and predictions was computed since then.
@@ -38,6 +39,7 @@ class Here(threading.local):
     tapes = 0
     layer: Any = None
     model: Any = None
+    known: dict[int, Any] | None = None
     models: tuple[Any, ...] = ()
     losses: tuple[Any, ...] = ()
     pairs = False

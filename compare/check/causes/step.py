@@ -13,6 +13,7 @@ import numpy as np
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
+from compare.check.forward_stages import lacks_activation
 from compare.check.observation import changed_variables
 from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of, scaled
 from compare.check.recorded import (
@@ -126,16 +127,16 @@ def layers_apart(
     The line that made it counts only where the other side has another one, so that it can give another setting. Where
     the difference is known to be in some layers, only those. A regularizer that one side lacks makes its loss
     smaller; where that is larger, the penalty is added by hand. ``certain`` leaves out settings in whose place a model
-    may call a function, as tf.nn.relu, and those whose effect is not known to be seen there.
+    calls a function, as tf.nn.relu, or may, and those whose effect is not known to be seen there.
     """
     parts = {part for name in located.where.split(", ") for part in name.split("/")}
     losses = both_losses(*sides.close_ups, sides.step) if located.stage == LOSS else None
 
-    def may_explain(name: str, own: Any, right: Any) -> bool:
-        if certain and (
-            (name == "activation" and "linear" in (own, right)) or (name in WHERE_SEEN and not located.where)
-        ):
+    def may_explain(layers: Sequence[str], name: str, own: Any, right: Any) -> bool:
+        if certain and name in WHERE_SEEN and not located.where:
             return False
+        if certain and name == "activation" and "linear" in (own, right):
+            return bool(located.where) and lacks_activation(sides.close_ups, sides.step, layers)
         if located.stage == UPDATE or "constraint" in name:
             return located.stage == UPDATE and "constraint" in name
         if located.stage not in (LOSS, GRADIENTS):
@@ -149,7 +150,7 @@ def layers_apart(
         (
             (
                 {**own, "made": None} if own.get("made") == right.get("made") else own,
-                {name: both for name, both in apart.items() if may_explain(name, *both)},
+                {name: both for name, both in apart.items() if may_explain((right["name"], own["name"]), name, *both)},
             )
             for own, right, apart in things_apart(sides.other_trace.layers, sides.right_trace.layers)
             if not located.where or not parts.isdisjoint((own["name"], right["name"]))
