@@ -181,6 +181,7 @@ Run.end_step = interrupted
     ("replicas", "more"),
     [
         (1, "--sequential"),
+        (1, "--sequential --strategy default"),  # where fit makes its metrics in the first step
         pytest.param(2, "--sequential", marks=pytest.mark.slow),
         pytest.param(1, "--sequential --steps-per-execution 2", marks=pytest.mark.slow),
         pytest.param(2, "--parallel", marks=pytest.mark.slow),
@@ -197,6 +198,8 @@ def test_an_interrupted_command_continues_after_the_step_in_hand(commands, tmp_p
         resume = ["--resume"] if (tmp_path / "run").exists() else []
         status, out, errors = commands.run([*command, *resume], before=AT.format(trainer=trainer, place=place))
         assert status == 130, out + errors
+        assert place != (1, 4) or "fit  continues after step " in out
+        assert "cannot continue" not in out
         assert list((tmp_path / "run" / "checkpoints" / trainer).glob("ckpt-*-step-*.index"))
         assert f"{errors.strip().partition('continue with: ')[2]}".endswith("--resume"), errors
     out = commands.run([*command, "--resume"], check=True)[1]

@@ -105,7 +105,7 @@ class Checkpoints:
     def __init__(self, run: Path, folder: Path, *, every: int = 1, keep: int = 1, saves_steps: bool = False) -> None:
         self._run, self._folder, self._every, self._keep = run, folder, every, keep
         self.saves_steps = saves_steps
-        self._of_epoch: list[Any] = []
+        self._of_epoch: Iterable[Any] = ()
 
     def bind(self, strategy: tf.distribute.Strategy, model: tf.keras.Model, optimizer: Any, metrics: Any) -> None:
         """Sets the objects to save; the optimizer must be built, with its slots."""
@@ -125,7 +125,7 @@ class Checkpoints:
         path = path_of(self._folder, place)
         state = {"epoch": tf.Variable(place[0], dtype=tf.int64), "logs": numbers, "copies": copies}
         if place[1] != EPOCH_END:
-            each = [np.stack([copy.read_value() for copy in self._local(variable)]) for variable in self._of_epoch]
+            each = [np.stack([copy.read_value() for copy in self._local(each)]) for each in self._variables_of_epoch]
             state["of_epoch"] = {str(i): tf.Variable(values) for i, values in enumerate(each)}
         state["owner"] = _Owner(_owner(self._run, path))
         checkpoint = tf.train.Checkpoint(model=self._model, optimizer=self._optimizer, **state)
@@ -173,15 +173,19 @@ class Checkpoints:
         Raises:
             ValueError: if the metrics saved there are others.
         """
-        self._of_epoch = [variable for metric in metrics for variable in metric.variables]
+        self._of_epoch = list(metrics) if isinstance(metrics, Iterator) else metrics
         if place is None:
             return 0.0
         path = path_of(self._folder, place)
         stacked = copies_in(path, OF_EPOCH)
-        for variable, i in zip(self._of_epoch, sorted(stacked), strict=True):
+        for variable, i in zip(self._variables_of_epoch, sorted(stacked), strict=True):
             for copy, value in zip(self._local(variable), stacked[i], strict=True):
                 copy.assign(value)
         return float(tf.train.load_variable(str(path), f"logs/{SECONDS}{VALUE}"))
+
+    @property
+    def _variables_of_epoch(self) -> list[Any]:
+        return [variable for metric in self._of_epoch for variable in metric.variables]
 
     def _local(self, variable: Any) -> Sequence[Any]:
         """Returns the copies of a variable on this process's replicas."""

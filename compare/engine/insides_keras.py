@@ -89,3 +89,8 @@ def seeds_of_layer(layer: Any) -> list[Any]:
         return [seed.state for seed in getattr(layer, "_seed_generators", ())]
     generator: Any = getattr(layer, "_random_generator", None)
     return [generator.state] if hasattr(generator, "state") else []
+
+
+def build_metrics(model: Any, batch: Any) -> None:
+    """Makes the variables of a compiled model's metrics; ``fit`` does so before its first step if it has a strategy."""
+    model._symbolic_build(data_batch=batch)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from compare.engine import strategies
+from compare.engine.insides_keras import build_metrics
 from compare.engine.keras_generation import BUILDS_METRICS_FIRST, last_call_spans_epochs
 from compare.engine.run import Run
 
@@ -60,6 +62,7 @@ class KerasFit:
         calls = [(training, run.epochs)]
         if run.made:  # what is left of an interrupted epoch is a call of its own
             calls = [(training.skip(run.made), run.epochs[:1]), (training, run.epochs[1:])][: len(run.epochs)]
+            build_metrics(model, next(iter(training)))  # fit without a strategy does so in its first step
         with strategies.without_needless_distribution(run.strategy):
             for dataset, epochs in calls:
                 model.fit(
@@ -107,9 +110,19 @@ class _StepListener(_EpochListener):
         self._finished_steps = 0
         # The end of a call of fit would replace the weights by their average.
         if BUILDS_METRICS_FIRST and not getattr(self.model.optimizer, "use_ema", False):
-            self._run.begin_epoch(epoch + 1, self.model.metrics)
+            self._run.begin_epoch(epoch + 1, _Metrics(self.model))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         finished = min(batch + 1, self.params["steps"])  # the last call may count as if it were complete
         steps, self._finished_steps = finished - self._finished_steps, finished
         self._run.end_step(steps) if steps > 1 else self._run.end_step()
+
+
+class _Metrics:
+    """All metrics of a model, of which some may be made in the first step."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._model.metrics
