@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type
 
 from compare.errors import NoVerdictError, RequestError
 from compare.experiment import Experiment
-from compare.naming import did_you_mean, given_path, refuse_unreadable, renamed, shown_path
+from compare.naming import absolute, did_you_mean, given_path, refuse_unreadable, renamed, shown_path
 from compare.option import Converted
 from compare.options import MODES, OPTIONS, Options
 from compare.request import Request, Task
@@ -201,7 +201,7 @@ def load(folder: str | Path) -> Result:
 
     if not isinstance(folder, str | Path):
         raise RequestError(f"compare.load: {type(folder).__name__} is not a folder: give the folder of a comparison")
-    folder = given_path(folder)
+    folder = absolute(given_path(folder))
     refuse_unreadable(folder)
     if not os.path.isdir(folder):  # of a name that is too long, too
         what = "it is not a folder" if os.path.exists(folder) else "there is no such folder"

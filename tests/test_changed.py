@@ -12,6 +12,7 @@ from eager import Eager, run
 from compare.check.changed import changed
 from compare.check.words import said
 from compare.engine.described import described, without_long
+from compare.errors import RequestError
 
 
 class Second(Eager):
@@ -141,6 +142,28 @@ def test_settings_that_json_does_not_have_are_left_out_and_nothing_fails(tensorf
 def test_of_a_run_of_an_earlier_version_settings_are_not_called_equal() -> None:
     (found,) = changed(RUN, {name: value for name, value in RUN.items() if name != "settings"})
     assert said(found).startswith("versions, fit-vs-loop and task.py are as in the recorded run")
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_weights_at_epoch_ends_may_be_left_out_of_a_copy_of_a_baseline(
+    damage: str, tensorflow: Any, tmp_path: Any
+) -> None:
+    def experiment(rate: float) -> Any:
+        return replace(tasks.experiment(), build_optimizer=lambda: tensorflow.keras.optimizers.SGD(rate))
+
+    trainers = Eager(), Second()
+    run(experiment(0.1), tmp_path, trainers, epochs=1, name="old")
+    for path in (tmp_path / "old" / "records").glob("*-epoch*.npz"):
+        path.unlink() if damage == "missing" else path.write_bytes(b"damaged")
+
+    def against_old() -> Any:
+        return run(experiment(0.2), tmp_path, trainers, epochs=1, name="new", baseline=tmp_path / "old")
+
+    if damage == "missing":
+        assert against_old().since_baseline == "different"
+    else:
+        with pytest.raises(RequestError, match=r"--baseline .*epoch001.npz: damaged"):
+            against_old()
 
 
 def test_a_baseline_with_other_weights_is_told_with_what_has_changed(tensorflow: Any, tmp_path: Any) -> None:

@@ -16,6 +16,8 @@ from unittest.mock import Mock
 
 import pytest
 import recorded
+import tasks
+from eager import Eager
 from killed_runs import left_by
 from processes import children
 from rich.console import Console
@@ -303,6 +305,25 @@ def test_a_chief_that_was_killed_is_told_with_the_way_to_go_on(tmp_path, monkeyp
         cluster_session.start(request(strategy="multi-worker"), tmp_path, Console(quiet=True))
 
 
+def test_a_verdict_without_a_worker_that_was_killed_is_taken_back(tmp_path, monkeypatch):
+    """The chief has judged, and another process looks at its folder later."""
+
+    def lost(options, folder):
+        raise NoVerdictError("worker-0 was killed")
+
+    class Second(Eager):
+        name = "second"
+
+    trainers, options = (Eager(), Second()), {"strategy": "default", "epochs": 1, "batch_size": 16, "quiet": True}
+    result = compare.run(tasks.experiment(), trainers=trainers, reports=tmp_path, **options)
+    assert result.verdict == "identical"
+    monkeypatch.setattr(cluster_session, "start_here", lost)
+    with pytest.raises(NoVerdictError, match=r"^worker-0 was killed$"):
+        cluster_session.start(request(strategy="multi-worker"), result.path, Console(quiet=True))
+    again = compare.load(result.path)
+    assert again.verdict == "inconclusive" and "no verdict on second and eager: worker-0 was killed" in str(again)
+
+
 @pytest.mark.parametrize(("ends", "refused"), [("exit 0", False), ("kill -9 $$", True)])
 def test_what_the_chief_trained_without_a_worker_that_was_killed_is_no_verdict(ends, refused):
     texts = {"chief": "sleep 1; exit 0", "worker": ends}
@@ -315,7 +336,7 @@ def test_what_the_chief_trained_without_a_worker_that_was_killed_is_no_verdict(e
         }
         if refused:
             with pytest.raises(
-                NoVerdictError, match=r"worker-0 was killed \(signal 9\), .* before the run .* --resume$"
+                NoVerdictError, match=r"worker-0 was killed \(signal 9\), .* before the run .*; run it again$"
             ):
                 _wait(running)
         else:

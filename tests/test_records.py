@@ -234,6 +234,16 @@ def test_a_file_that_is_removed_while_the_run_goes_on_is_said_to_be(tmp_path: Pa
         end_epoch(recorder, 2, FIT[1])
 
 
+def test_a_folder_that_takes_the_place_of_a_runs_own_is_left_alone(tmp_path: Path) -> None:
+    run = RunJson(folder=tmp_path, identity="a", options={}, started="now")
+    (tmp_path / "run.json").write_text("{}")
+    run.save(status="training")
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(StorageError, match=r"was removed meanwhile, run it again"):
+        run.save(status="finished")
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_folder_that_is_removed_while_the_run_goes_on_may_be_cleared_by_what_is_trained(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"was removed meanwhile; give another --reports if .*, then run it again$"):
         append_to_file(tmp_path / "gone" / "metrics.csv", b"", after=0)

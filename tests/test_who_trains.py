@@ -133,6 +133,18 @@ def test_all_who_train_are_seen_or_it_is_said_that_they_are_not(tmp_path: Path) 
     }
 
 
+def test_a_script_that_changes_while_it_is_compared_is_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = "open(__file__, 'a').write('# saved')"
+    for name, more in (("one", "train()"), ("two", f"{changes}; train(keras.optimizers.SGD(0.2))")):
+        (tmp_path / f"{name}.py").write_text(f"{TASK}\n{more}\n")
+    scripts = [str(tmp_path / f"{name}.py") for name in ("one", "two")]
+    assert cli.main(["--scripts", *scripts, "--reports", str(tmp_path / "r"), "--quiet"]) == 3
+    error = capsys.readouterr().err
+    assert error.endswith("two.py changed while it was compared: compare again\n") and error.count("\n") == 1
+
+
 def test_what_is_not_seen_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, code in (("main", "train()"), ("pool", UNSEEN_THERE["pool"])):
         (tmp_path / f"{name}.py").write_text(f"{TASK}\n{code}\n")

@@ -40,7 +40,10 @@ def since_baseline(session: Session, run: RunJson, known: Mapping[str, Any], tri
         tried: what was seen of its experiment; nothing in a cluster.
     """
     try:
-        records = [each for each in read_records(run.folder) if each.trainer in session.trainers]
+        records = [each.without_missing() for each in read_records(run.folder) if each.trainer in session.trainers]
+        for each in records:
+            for epoch in each.weights_crc32:  # what is damaged is said now
+                each.weights(epoch)
         for why in _differences(session, known, run, records):
             raise RequestError(why)
         for why in _other_data(session, known, run):

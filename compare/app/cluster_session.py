@@ -51,7 +51,16 @@ def start(options: Trained, folder: Path, console: Console) -> Result:
     """Start the cluster on this machine, and look for the cause of a difference in this process."""
     if any(not name.startswith("lo") for _, name in socket.if_nameindex()):
         tell(console, f"Note: {EXPOSED}", style="yellow")
-    status, message = start_here(options, folder)
+    try:
+        status, message = start_here(options, folder)
+    except NoVerdictError as error:
+        run = RunJson.of_run(folder)
+        if run.status == FINISHED:  # the chief has judged what was trained without a process that was lost
+            from compare.app.publish import finish  # noqa: PLC0415 (lazy)
+
+            run.save(unpaired=dict.fromkeys((run.trainers or [])[1:], str(error)), status=EXPLAINED)
+            finish(run, Console(quiet=True))
+        raise
     if status == EXIT_REQUEST:
         raise RequestError(message)
     path = folder / "verdict.json"
@@ -229,8 +238,9 @@ def _wait(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str
     if killed or (failed and chief.poll() in (None, EXIT_NO_VERDICT)):  # the chief found no verdict because of it
         status = running[failed[0]].returncode
         raise NoVerdictError(
-            f"{failed[0].name} {processes.how_ended(status)} before the run was over, which stops the others; its last "
-            f"words are in {failed[0].name}.log of the run's folder{_go_on(status)}"
+            f"{failed[0].name} {processes.how_ended(status)}, before the run was over; its last words are in "
+            f"{failed[0].name}.log of the run's folder"
+            + (_go_on(status) if chief.poll() is None or chief.returncode == EXIT_NO_VERDICT else "; run it again")
         )
     assert chief.stderr is not None
     with chief.stderr as errors:

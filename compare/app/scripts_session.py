@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from compare.app.provenance import code
 from compare.app.script_pairs import paired_models
 from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, left_by
 from compare.app.script_sides import Side
+from compare.errors import NoVerdictError
 from compare.modes import Scripts
-from compare.naming import log_name
+from compare.naming import log_name, some
 from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
@@ -124,6 +126,7 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
         KeyboardInterrupt: if it was interrupted, unless they run for the first time.
     """
     first = session.first
+    _refuse_changed(session)
     logs = [
         session.folder / log_name(name) if first else Path(each.folder).with_suffix(".log")
         for name, each in zip(shown, settings, strict=True)
@@ -165,6 +168,13 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
                 raise
             session.interrupted = True
     return runs
+
+
+def _refuse_changed(session: ScriptsSession) -> None:
+    """Raises a NoVerdictError if a script was changed since it was first run: the new one's steps are other ones."""
+    known, now = session.run.code or {}, code(session.options)
+    if changed := [name for name in now.keys() & known.keys() if now[name] != known[name]]:
+        raise NoVerdictError(f"{some(sorted(changed))} changed while it was compared: compare again")
 
 
 def _awaits_model(initial: Path) -> bool:

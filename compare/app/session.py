@@ -78,6 +78,8 @@ def carry_out(options: Request, folder: Path, console: Console, *, command: bool
             if isinstance(options, Trained):
                 _judge_interrupted(folder, console)
             raise KeyboardInterrupt from error
+        if isinstance(error, RequestError) and not folder.exists():
+            raise StorageError(f"{shown_path(folder)} was removed meanwhile", "run it again") from error
         if isinstance(error, StorageError) and not isinstance(options, Trained):
             raise StorageError(error.reason, f"then {run_again(options, folder)}") from error.__cause__
         left = any((folder / name).exists() for name in ("metrics.csv", "verdict.json"))

@@ -137,9 +137,10 @@ class Examples(Data):
                 self._read = self._tensors
                 if not this_task():
                     self._read = tf.nest.map_structure(lambda x: tf.Variable(x, trainable=False), self._tensors)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, BufferError) as error:
             raise RequestError(
-                f"the {what} data cannot be converted to arrays ({error}): use NumPy arrays, with examples of one shape"
+                f"the {what} data cannot be converted to tensors ({error}): use NumPy arrays of a dtype that TensorFlow"
+                " has, such as float32, with examples of one shape"
             ) from None
         except MemoryError as error:
             raise RequestError(
@@ -373,6 +374,7 @@ def _arrays(part: Any) -> Any:
     if isinstance(part, tuple) or (isinstance(part, list) and any(hasattr(value, "shape") for value in part)):
         return tuple(_arrays(value) for value in part)
     array = np.asarray(part)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.ndim == 0:
         raise TypeError(f"one value is a single {type(part).__name__}")
     return array

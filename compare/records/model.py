@@ -256,6 +256,11 @@ class Record:
         logs = {epoch: logs for epoch, logs in self.logs.items() if in_time((epoch, EPOCH_END)) <= in_time(place)}
         return replace(self, steps=self.steps[keys_of(self.steps) <= in_time(place)], logs=logs)
 
+    def without_missing(self) -> Record:
+        """A copy of the record that keeps no weights at epoch ends whose files are missing, as in a copy of a run."""
+        there = {epoch: crc for epoch, crc in self.weights_crc32.items() if weights_path(self.stem, epoch).exists()}
+        return replace(self, weights_crc32=there)
+
     def weights(self, epoch: int) -> list[np.ndarray] | None:
         """The weights at the end of an epoch, or None if they were not kept.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from compare.errors import RequestError
+from compare.errors import RequestError, StorageError
 from compare.naming import refuse_unreadable, renamed, shown_path
 from compare.records.files import checksum, read_checked, write_checked
 from compare.records.metrics_csv import filled, read_metrics
@@ -128,6 +128,8 @@ class RunJson:
             setattr(self, name, value)
         if self.status in (EXPLAINED, FINISHED) and self.finished is None:
             self.finished = now()
+        if self.started is not None and not (self.folder / "run.json").exists():  # somebody else's folder by now
+            raise StorageError(f"{shown_path(self.folder)} was removed meanwhile", "run it again")
         write_checked(self.folder / "run.json", {**self.content(), "schema": SCHEMA})
 
     def begin_training(self, known: Mapping[str, Any]) -> None:

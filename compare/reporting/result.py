@@ -151,9 +151,9 @@ class Result:
     def gaps(self) -> pd.DataFrame:
         """The weight gap after every step, with the columns candidate, seed, epoch, step, gap, equal and noise.
 
-        ``gap`` and ``noise`` (the gap of perturbed runs; NaN without any) are estimates of a Euclidean norm. ``step``
-        is -1 at the end of an epoch if a trainer does not report its steps. The frame is empty if no steps were
-        recorded.
+        ``gap`` and ``noise`` (the gap of perturbed runs; NaN without any in the folder) are estimates of a Euclidean
+        norm. ``step`` is -1 at the end of an epoch if a trainer does not report its steps. The frame is empty if no
+        steps were recorded.
         """
         import pandas as pd  # noqa: PLC0415 (lazy)
 

@@ -68,7 +68,8 @@ class Recorded:
         run = RunJson.read(folder)
         against = run.options.get("baseline")
         twins = {path.name: read_records(path) for path in sorted((folder / "twins").glob("*")) if path.is_dir()}
-        return cls(run, read_records(folder), read_records(Path(against)) if against else (), twins)
+        earlier = [each.without_missing() for each in read_records(Path(against))] if against else ()
+        return cls(run, read_records(folder), earlier, twins)
 
     @property
     def shown(self) -> list[Record]:
