@@ -594,6 +594,37 @@ def test_an_optimizer_of_two_models_beside_that_of_a_third_trains_those_two(watc
     assert [(len(trace.variables), trace.last) for trace in found] == [(4, 3), (2, 3)]
 
 
+def test_models_that_make_several_steps_in_turn_are_recorded_as_if_one_call_had_made_them(watch: Watch) -> None:
+    """The next round's calls of the first model, such as a generator, move its statistics; that is of the next step."""
+
+    def script(at_once: bool) -> None:
+        made = keras.Sequential([keras.Input((8,)), layers.Dense(4), layers.BatchNormalization()])
+        judge = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+        optimizers = [keras.optimizers.SGD(0.01) for _ in range(2)]
+
+        def step(i: int, x: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(judge(made(x, training=True))))
+            variables = (judge, made)[i].trainable_variables
+            optimizers[i].apply(tape.gradient(loss, variables), variables)
+
+        def batch(x: Any) -> None:
+            for i in (0, 0, 1, 1):
+                (step if at_once else steps[i])(i, x)
+
+        steps = [tf.function(step) for _ in range(2)]
+        batch = tf.function(batch) if at_once else batch
+        for x, _ in BATCHES:
+            batch(tf.constant(x))
+
+    once, in_turn = ([each for each in watch(partial(script, how)) if not each.state] for how in (True, False))
+    assert len(once) == len(in_turn) == 2
+    for one, two in zip(once, in_turn, strict=True):
+        alike = [row for row in two.steps if row["step"] in one.steps["step"]]
+        assert len(alike) == len(one.steps) == 1 + len(BATCHES)
+        assert [row["hashes"].tolist() for row in alike] == one.steps["hashes"].tolist()
+
+
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
 def test_an_optimizer_that_is_applied_twice_to_the_same_weights_makes_two_steps(watch: Watch, graph: bool) -> None:
     trace = only(watch(partial(one_for_parts, graph, keras.optimizers.SGD(0.01), again=True)))

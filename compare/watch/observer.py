@@ -378,12 +378,14 @@ class Observer:
         """Records again what this step of another training has changed, such as moving statistics.
 
         An eager loop trains a GAN's two models one after the other, a graph both at once: their weights are recorded at
-        the same moment, after all that one round has done to them. Another round begins with the first training again.
+        the same moment, after all that one round has done to them. Another round begins with the first training again,
+        after another one; each may make several steps in turn.
         """
         if not stepped:
             return
-        if any(training in self._round for training in stepped):
+        if any(training in self._round for training in stepped) and self._round[-1] not in stepped:
             self._round.clear()
+        self._round = [training for training in self._round if training not in stepped]
         now = set().union(*(training.updated for training in stepped))
         for training in self._round:
             state = len(training.trained) < len(training.variables) and not training.updated & now
