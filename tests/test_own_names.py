@@ -108,6 +108,28 @@ def test_advice_has_the_names_of_the_function_around_the_line(text, at, advice, 
     assert in_own_names(advice, own_names(ast.parse(text), line_of(text, at))) == own
 
 
+LATER = """
+loss_fn = tf.keras.losses.MeanSquaredError()
+
+def judge(truth, guess):
+    return loss_fn(truth, guess)
+
+for x, y in train:
+    with tf.GradientTape() as tape:
+        p = model(x, training=True)
+        loss = loss_fn(y, p)
+    grads = tape.gradient(loss, model.trainable_variables)
+for x_val, y_val in val:
+    loss_fn(y_val, model(x_val))
+"""
+
+
+@pytest.mark.parametrize(("at", "own"), [("loss = ", "loss_fn(y, p)"), ("return", "loss_fn(truth, guess)")])
+def test_what_comes_later_or_in_another_function_gives_advice_no_names(at, own):
+    """Such as validation below a training step: the names there are not known, or others, where the mistake is."""
+    assert in_own_names("loss_object(y, predictions)", own_names(ast.parse(LATER), line_of(LATER, at))) == own
+
+
 def test_a_penalty_that_is_counted_twice_is_cited_where_it_is_read(tmp_path):
     file, cause = tmp_path / "loop.py", CATALOGUE["regularization-not-divided-by-replicas"]
     penalty, loss = "    penalty = tf.add_n(model.losses)", "    loss = mean + penalty"

@@ -70,7 +70,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if located.stage == UPDATE:
         found += _hints_on_updates(located, sides)
     if located.stage == EXAMPLES:
-        found += _hints_on_examples(sides)
+        found += [*_hints_on_first_updates(sides), *_hints_on_examples(sides)]
     if located.stage in (LOSS, UPDATE) and (calls := calls_of(sides.other, sides.step) or 1) > 1:
         found.insert(0, Measurement.of("applied-times", times=calls))
     if located.stage == GRADIENTS:
@@ -365,6 +365,14 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
         others = at.right_trace.calls
         if others and (alone := [call for call in at.other_trace.calls if call not in others]):
             yield Measurement.of("calls-alone", side=at.other_name, functions=alone)
+
+
+def _hints_on_first_updates(sides: Sides) -> Iterator[Measurement]:
+    """A first update of another number of micro-batches, where the next ones are of as many: counted from 0, say."""
+    first, next_ones = parts_of_step(sides), parts_of_step(replace(sides, step=sides.step + 1))
+    if sides.step == 1 and first[0] != first[1] and first[0] == next_ones[0] == next_ones[1]:
+        line = _line_of(sides.other, sides.step, GRADIENTS)
+        yield Measurement.of("first-update", micro=first[1], expected=first[0], line=line)
 
 
 def _hints_on_labels(sides: Sides) -> list[Measurement]:

@@ -93,7 +93,7 @@ def own_names(tree: ast.Module, line: int) -> dict[str, str]:
     scope = _around(tree, line)
     here = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and each.lineno == line]
     found = _alone(_made(tree), scope) | {name: ast.unparse(own) for each in here for name, own in _made(each)}
-    return found | _alone(_used(scope, found), scope)
+    return found | _alone(_used(scope, found, line), scope)
 
 
 def in_own_names(advice: str, names: Mapping[str, str]) -> str:
@@ -132,19 +132,28 @@ def _made(tree: ast.AST) -> Named:
                 yield "model", own
 
 
-def _used(scope: ast.AST, known: Mapping[str, str]) -> Named:
-    """The values that a part of the code gives its loss, its model and its tape."""
-    for node in ast.walk(scope):
+def _used(scope: ast.AST, known: Mapping[str, str], line: int) -> Named:
+    """The values that a part of the code, up to a line, gives its loss and its model; and all of it its tape."""
+    for node in _within(scope):
+        later = getattr(node, "lineno", 0) > line
         match node:
             case ast.Assign(targets=[ast.Name() as own], value=ast.Call(func=ast.Attribute(attr="gradient"))):
                 yield "gradients", own
             case ast.Call(func=ast.Attribute(attr="gradient"), args=[own, *_]):
                 yield from _if_named("loss", own)
-            case ast.Call(func=called, args=[own, *_]) if ast.unparse(called) == known.get("model"):
+            case ast.Call(func=called, args=[own, *_]) if not later and ast.unparse(called) == known.get("model"):
                 yield from _if_named("x", own)
-            case ast.Call(func=called, args=[y, predictions]):
+            case ast.Call(func=called, args=[y, predictions]) if not later:
                 if ast.unparse(called).removesuffix(".call") == known.get("loss_object"):
                     yield from (*_if_named("y", y), *_if_named("predictions", predictions))
+
+
+def _within(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a part of the code, without those of the functions in it, which have names of their own."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from _within(child)
 
 
 def _if_named(name: str, own: ast.expr) -> Iterable[tuple[str, ast.expr]]:

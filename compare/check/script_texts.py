@@ -304,6 +304,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "this differs by itself",
     "squares-added": "the loss of {side} has {factor:g} times {of} of {weights} more than that of {other}, as of a "
     "weight decay that is written into it",
+    "first-update": "{side} makes its first update after {micro} micro-batch{micro:|es} and the next after {expected}, "
+    "as {other} does from the first on: count micro-batches from 1",
     "terms-summed": "the loss of {side} is the plain sum of {losses:and}; {other} has the same losses, but weights "
     "them, by loss_weights of compile, say",
     "term-differs": "of {of} losses in the step, {loss} alone differs: {value:.6g} in {side}, {right:.6g} in {other}",

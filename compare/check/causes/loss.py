@@ -332,6 +332,7 @@ CAUSES = (
             ON_BATCHES: "layer = layers.Dense(units, kernel_regularizer=regularizer)  # as in fit's model",
             ALONE: "loss += tf.add_n(model.losses)",
         },
+        made_in=r"\bl2_loss\(",
         gradient=_regularization_missing,
         recorded={LOSS: recorded_without_penalty},
     ),

@@ -119,7 +119,7 @@ def recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
             kind = "script-data-loss-factor" if penalty else "script-loss-factor"
             seen = Measurement.of(kind, factor=factor, loss=other, right_loss=right, penalty=penalty)
             what = f"the factor {factor:.6g}" if factor == parts else f"the division by {parts:.6g}"
-            yield Variant({}, seen, measured=True, remedy=f"loss = loss_fn(y, predictions)  # without {what}")
+            yield Variant({}, seen, measured=True, remedy=f"loss = ...  # as it is, without {what}")
             return
 
 
@@ -213,7 +213,7 @@ def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant
     yield Variant({"regularization": 0.0}, seen, remedy=of_layers)
     if sides.replicas == 1:
         half = Measurement.of("script-half-penalty", penalty=recorded.penalty / 2, whole=recorded.penalty)
-        yield Variant({"regularization": 0.5}, half, remedy=WHOLE)
+        yield Variant({"regularization": 0.5}, half, remedy=BY_HAND if other == [] else WHOLE)
     own = recorded.penalties
     numbers = range(len(own))
     parts = [{i} for i in numbers]  # the first ones come from add_loss, the others from regularizers
@@ -241,6 +241,7 @@ def _arguments(made: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value:.6g}" for name, value in made["config"].items() if isinstance(value, float))
 
 
+BY_HAND = "2 * tf.nn.l2_loss(weight)  # tf.nn.l2_loss(weight) is half of the sum of its squares"
 WHOLE = "loss += tf.add_n(model.losses)  # whole: tf.nn.l2_loss(weight) is half of the sum of its squares"
 
 
