@@ -188,8 +188,8 @@ def _rest_without_update(sides: Sides) -> Variant | None:
         return None
     if sides.step == 1 if counts_on else len(few) == full:
         return None
-    if sides.step == 1 and not set(more) <= set(few):
-        return None  # these are the first ones of an epoch that goes on
+    if sides.step < max(steps_of_epoch(sides), default=0):
+        return None  # of an epoch that goes on
     kind = "micro-batches-counted-anew" if counts_on else "rest-without-update"
     remedy = COUNTED_ON.format(counts_on) if counts_on else OF_WHOLE_UPDATES if keeps else OF_REST
     seen = Measurement.of(kind, examples=len(few), more=len(more))

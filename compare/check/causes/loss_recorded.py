@@ -129,7 +129,8 @@ def _is_times(factor: float, sides: Sides, step: int, targets: Targets, *, apart
     With ``apart``, the model's own losses do not have the factor.
     """
     own, loss = targets_of(sides.other, step), loss_of(sides.other, step)
-    expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
+    # Labels of later steps may be computed from weights, which are other ones by then.
+    expected = value_of(targets if own is None else replace(targets, true=own.true, predicted=own.predicted))
     if loss is None or expected is None:
         return False
     penalty = penalty_of(sides.other, step)
