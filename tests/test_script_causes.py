@@ -458,7 +458,7 @@ POOL = ("MaxPooling2D", "pool", relu)
     ((dense(relu),), (dense(), given(relu)), "last"),  # a function stands in its place
     ((dense(np.tanh),), (dense(), given(np.tanh)), "last"),
     ((dense(relu),), (dense(),), "dense"),
-    ((dense(relu),), (dense(), given(np.tanh)), "dense"),
+    ((dense(relu),), (dense(), given(np.tanh)), "last"),  # what comes between the two
     ((dense(), given(relu)), (dense(),), "last"),  # two functions differ, and no layer is between them
     ((dense(relu), given(relu_more)), (dense(), given(relu_more)), "last"),
     ((dense(lambda values: 2 * values),), (dense(),), "dense"),
@@ -475,6 +475,38 @@ def test_the_first_layer_that_differs_is_one_that_no_function_makes_up_for(right
         assert (found.stage, found.where) == ("predictions", where)
 
 
+@pytest.mark.parametrize(("right", "other", "before", "calls"), [
+    ((dense(),), (dense(), given(np.tanh)), "dense", []),
+    ((dense(relu),), (dense(), given(np.tanh)), "dense", []),
+    ((dense(), POOL), (dense(),), "dense", ["fit calls MaxPooling2D"]),
+    ((dense(), POOL), (dense(), ("Flatten", "flatten", more), given(more)), "dense",
+     ["fit calls MaxPooling2D", "loop calls Flatten"]),
+    ((dense(),), (dense(),), None, []),  # nothing is between the two
+    ((), (given(relu),), None, []),
+])  # fmt: skip
+def test_what_comes_between_two_layers_is_told_where_the_second_differs(
+    right: Any, other: Any, before: str | None, calls: list[str]
+) -> None:
+    one = with_calls(RIGHT, *right, dense(name="last"))
+    two = with_calls(linear_step(offset=1.0), *other, dense(lambda values: 3 * values + 1, "last"))
+    both = replace(sides(two), close_ups=(one, two), names=("fit", "loop"))
+    told = [each.quantities for each in hints(Located(STEP, "predictions"), both) if each.kind == "between-layers"]
+    assert [(each["before"], each["after"], each["calls"]) for each in told] == [(before, "last", calls)] * bool(before)
+
+
+@pytest.mark.parametrize(("parts", "later", "said"), [(1, 4, True), (1, 1, False), (4, 4, False)])
+def test_a_first_update_of_another_number_of_micro_batches_is_told(parts: int, later: int, said: bool) -> None:
+    def in_parts(first: int, then: int) -> CloseUp:
+        (event,) = RIGHT.of(STEP, "inputs")
+        calls = [replace(event, rows=[row]) for row in range(8)]
+        return replace(RIGHT, steps={1: calls[:first], 2: calls[:then]})
+
+    one, two = in_parts(4, 4), in_parts(parts, later)
+    both = replace(sides(two), close_ups=(one, two), step=1)
+    told = [each for each in hints(Located(1, "examples"), both) if each.kind == "first-update"]
+    assert [(each.quantities["micro"], each.quantities["expected"]) for each in told] == [(1, 4)] * said
+
+
 @pytest.mark.parametrize(("other", "where", "caused"), [
     ((dense(),), "dense", True),
     ((dense(), given(relu)), "dense", False),
@@ -489,6 +521,8 @@ def test_a_layer_without_its_activation_is_accused_if_no_function_follows(other:
     both = with_layers(replace(sides(pair[1]), close_ups=pair), setting)
     found = [each for each in name_causes(Located(STEP, "predictions", where), both) if each.id == "layer-differs"]
     assert [each.measurements["settings"] for each in found] == [{"activation": ["linear", "relu"]}] * caused
+    told = [each for each in hints(Located(STEP, "predictions"), both) if each.kind == "layer-settings"]
+    assert bool(told) == (not any(cls == "given" for cls, *_ in other))
 
 
 def test_a_function_in_place_of_an_activation_hides_no_other_setting() -> None:

@@ -126,12 +126,19 @@ SIDES = {"side": "loop", "other": "fit"}
 
 
 @pytest.mark.parametrize(("kind", "quantities", "sentence"), [
+    ("between-layers", {**SIDES, "before": "norm", "after": "dense", "calls": ["fit calls Flatten", "loop calls ReLU"],
+                        "line": "loop.py:3: x = self.dense(x)"},
+     "norm gives the same on both sides (but for an activation, maybe) and dense does not: look at what comes between "
+     "them: fit calls Flatten and loop calls ReLU (loop.py:3: x = self.dense(x))"),
+    ("first-update", {**SIDES, "micro": 1, "expected": 5, "line": None},
+     "loop makes its first update after 1 micro-batch and the next after 5, as fit does from the first on: count "
+     "micro-batches from 1"),
     ("terms-summed", {**SIDES, "losses": ["1 (mse)", "2 (mae)"], "line": "loop.py:3: loss = a + b"},
      "the loss of loop is the plain sum of 1 (mse) and 2 (mae); fit has the same losses, but weights them, by "
      "loss_weights of compile, say (loop.py:3: loss = a + b)"),
     ("term-differs", {**SIDES, "of": 2, "loss": "mse", "value": 2.0, "right": 1.0},
      "of 2 losses in the step, mse alone differs: 2 in loop, 1 in fit"),
-    ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit has Masking as layers in this step"),
+    ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking as a layer in this step"),
     ("limits-alone", {"side": "loop", "line": "loop.py:3: clip()"},
      "only loop calls a function that limits gradients (loop.py:3: clip())"),
     ("predictions-as-labels", {"side": "loop", "line": "loop.py:3: loss_fn(y, x)"},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -269,7 +269,7 @@ def _outputs_of(
         gap = min(gap, _gap_of_squashed(reference, candidate))
     models = {event.info.get("model") for event in (*reference, *candidate)}
     only = next(iter(models)) if len(models) == 1 else None
-    where = _first_layer(at, only or "") if gap > noise and not moved else ""
+    where = layers_apart_in(at, only or "").where if gap > noise and not moved else ""
     if where is None and len(models) > 1 and _gap_of_squashed(reference, candidate) > noise:
         return StageValues(PREDICTIONS, None)  # one model may be a part of the other, whose output is another tensor
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where or "")
@@ -334,8 +334,24 @@ def _by_example(events: Sequence[Event]) -> np.ndarray:
     return np.concatenate([np.hstack([array.reshape(len(array), -1) for array in each]).ravel() for each in arrays])
 
 
-def _first_layer(at: Step, model: str) -> str | None:
-    """The first layer whose output differs, in the order of calls; None if those of all agree, empty if unknown.
+class LayersApart(NamedTuple):
+    """Where the outputs of layers begin to differ.
+
+    Attributes:
+        where: the first layer whose output differs; None if those of all agree, empty if that is unknown.
+        before: the last layer whose output agrees, if need be but for an activation, for which a function may stand.
+        after: the first whose output does not.
+        alone: of each side, the layers between these two that only this side calls.
+    """
+
+    where: str | None
+    before: Event | None = None
+    after: tuple[Event, Event] | None = None
+    alone: Sequence[Sequence[str]] = ((), ())
+
+
+def layers_apart_in(at: Step, model: str = "", rounding: float = 0.0) -> LayersApart:
+    """The first layer whose output differs, in the order of calls; by more than ``rounding``, where it is not measured.
 
     Those of one ``model``, if it has the same name on both sides. Of layers that one side alone has, nothing is known:
     functions may stand in their place.
@@ -345,39 +361,41 @@ def _first_layer(at: Step, model: str) -> str | None:
     classes = [[one[0].info["class"] for one in each] for each in (a, b)]
     both = set(classes[0]) & set(classes[1])
     places = [[i for i, each in enumerate(one) if each in both] for one in classes]
-    without, agreed = "", (-1, -1)  # the layer that lacks its activation, and the last that does not differ otherwise
+    without, last = "", (-1, -1)  # the layer that lacks its activation, and the last that does not differ otherwise
     for i, j in zip(*places, strict=False):
         one, other = a[i], b[j]
         if one[0].info["class"] != other[0].info["class"]:
-            return without
+            return LayersApart(without)
         gap, noise = gap_and_noise(_joined(one), _joined(other), [_joined(each[i]) for each in also if i < len(each)])
-        if gap <= noise:
+        name = str(one[0].info["name"])
+        if gap <= max(noise, rounding):
             without = ""
-        elif (lacking := _without_activation(one, other)) is not None:
-            by_function = _made_up_for(at, (one[0], other[0]), lacking)
-            without = "" if by_function else without or str(one[0].info["name"])
+        elif (lacking := _without_activation(one, other)) is not None and not _fed_otherwise(at, one[0], other[0]):
+            side = (at.reference, at.candidate)[lacking]
+            without = "" if _after(side, at.number, (one, other)[lacking][0]) else without or name
         else:
-            return without or (str(one[0].info["name"]) if (i - 1, j - 1) == agreed else "")
-        agreed = i, j
-    return None if classes[0] == classes[1] != [] else ""
+            alone = classes[0][last[0] + 1 : i], classes[1][last[1] + 1 : j]
+            before = a[last[0]][0] if last[0] >= 0 else None
+            return LayersApart(without or ("" if any(alone) else name), before, (one[0], other[0]), alone)
+        last = i, j
+    return LayersApart(None if classes[0] == classes[1] != [] else "")
 
 
-def lacks_activation(close_ups: Sequence[CloseUp], step: int, layers: Sequence[str]) -> bool:
-    """Whether one of two sides lacks the activation of a layer, and calls no function in its place."""
+def _fed_otherwise(at: Step, one: Event, other: Event) -> bool:
+    """Whether functions give a layer other values on both sides, or on one side than the layer before does."""
+    fed = [_input_of(side, at.number, event) for side, event in ((at.reference, one), (at.candidate, other))]
+    if None in fed or not any(each and each.kind == "given" for each in fed):
+        return False
+    a, b = (_joined([each]) for each in fed if each)
+    return a.shape == b.shape and relative_gap(a, b) > FEW_ROUNDINGS
+
+
+def function_follows(close_ups: Sequence[CloseUp], step: int, layers: Sequence[str]) -> bool | None:
+    """Whether a function follows a layer that lacks the activation of its namesake; None if neither lacks one."""
     seen = [[event for event in close_up.of(step, "layer") if event.info["name"] == layer]
             for close_up, layer in zip(close_ups, layers, strict=True)]  # fmt: skip
     lacking = _without_activation(*seen) if all(seen) else None
-    return lacking is not None and _after(close_ups[lacking], step, seen[lacking][0]) is None
-
-
-def _made_up_for(at: Step, called: Sequence[Event], lacking: int) -> bool:
-    """Whether a function gives the next layer what an activation, which one side lacks, would; or something else."""
-    sides = at.reference, at.candidate
-    after = [_after(side, at.number, event) for side, event in zip(sides, called, strict=True)]
-    if (given := after[lacking]) is None:
-        return False
-    one, other = _joined([given]), _joined([after[1 - lacking] or called[1 - lacking]])
-    return one.shape != other.shape or relative_gap(one, other) <= FEW_ROUNDINGS
+    return None if lacking is None else _after(close_ups[lacking], step, seen[lacking][0]) is not None
 
 
 def _after(close_up: CloseUp, step: int, called: Event) -> Event | None:
@@ -385,6 +403,19 @@ def _after(close_up: CloseUp, step: int, called: Event) -> Event | None:
     own = [each for each in close_up.steps[step] if each.replica == called.replica and each.kind in ("given", "layer")]
     after = own[next(i for i, each in enumerate(own) if each is called) + 1 :]
     return after[0] if after and after[0].kind == "given" else None
+
+
+def given_to(close_up: CloseUp, step: int, called: Event) -> Event | None:
+    """What a function has made for a layer that is called; None if it is given another layer's output as it is."""
+    before = _input_of(close_up, step, called)
+    return before if before and before.kind == "given" and before.info["name"] == called.info["name"] else None
+
+
+def _input_of(close_up: CloseUp, step: int, called: Event) -> Event | None:
+    """What came before the call of a layer: what a function has made for it, or else the layer before."""
+    own = [each for each in close_up.steps[step] if each.replica == called.replica and each.kind in ("given", "layer")]
+    place = next(i for i, each in enumerate(own) if each is called)
+    return own[place - 1] if place else None
 
 
 def _without_activation(one: Sequence[Event], other: Sequence[Event]) -> int | None:

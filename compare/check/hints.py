@@ -14,12 +14,13 @@ import numpy as np
 from compare.check.causes.data_recorded import has_unknown_pairs
 from compare.check.causes.optimizer_recorded import made_again
 from compare.check.causes.step import flags_of, layers_alone, layers_apart
-from compare.check.forward_stages import SQUASHING
+from compare.check.forward_stages import SQUASHING, given_to, layers_apart_in
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple
 from compare.check.recorded import (
     A_RATE,
     CLOSE,
+    PARALLEL,
     RecordedLoss,
     both_gradients,
     clipping_of,
@@ -43,6 +44,7 @@ from compare.check.step_values import (
     PREDICTIONS,
     STATE,
     UPDATE,
+    Step,
     all_rows,
     both_losses,
     calls_of,
@@ -57,6 +59,7 @@ from compare.check.step_values import (
     relative_gap,
 )
 from compare.check.targets import name_of
+from compare.naming import some
 from compare.verdict.findings import Source
 from compare.watch.seen import CloseUp
 
@@ -81,7 +84,7 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
         found += [*_hints_on_draws(sides), *layers_alone(sides)]
-        found += [*_hints_on_outputs(sides), *_hints_on_models(sides)]
+        found += [*_hints_on_outputs(sides), *_hints_on_models(sides), *_hints_between_layers(sides)]
     if located.stage == LOSS:
         found += [*_hints_on_labels(sides), *_hints_on_weights(sides), *_hints_on_sizes(sides)]
         found += [*_hints_on_squares(sides), *_hints_on_terms(sides)]
@@ -216,6 +219,19 @@ def _hints_on_squares(sides: Sides) -> Iterator[Measurement]:
                     Measurement.of("squares-added", factor=float(f"{factor:.1g}"), of=of, weights=what, line=line)
                 )
                 return
+
+
+def _hints_between_layers(sides: Sides) -> Iterator[Measurement]:
+    """What comes between the last layer that agrees and the first that does not, where functions or layers differ."""
+    apart = layers_apart_in(Step(*sides.close_ups, [], sides.step, ()), rounding=PARALLEL)
+    if apart.before is None or apart.after is None:
+        return
+    given = [given_to(side, sides.step, event) for side, event in zip(sides.close_ups, apart.after, strict=True)]
+    calls = [f"{name} calls {some(list(alone))}" for name, alone in zip(sides.names, apart.alone, strict=True) if alone]
+    if calls or any(given):
+        names = {"before": apart.before.info["name"], "after": apart.after[0].info["name"]}
+        line = given[1] and given[1].info.get("line")
+        yield Measurement.of("between-layers", **names, calls=calls, line=str(Source.of(line)) if line else None)
 
 
 def _hints_on_terms(sides: Sides) -> Iterator[Measurement]:

@@ -306,10 +306,12 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "weight decay that is written into it",
     "first-update": "{side} makes its first update after {micro} micro-batch{micro:|es} and the next after {expected}, "
     "as {other} does from the first on: count micro-batches from 1",
+    "between-layers": "{before} gives the same on both sides (but for an activation, maybe) and {after} does not: look "
+    "at what comes between them{calls:?: }{calls:and}",
     "terms-summed": "the loss of {side} is the plain sum of {losses:and}; {other} has the same losses, but weights "
     "them, by loss_weights of compile, say",
     "term-differs": "of {of} losses in the step, {loss} alone differs: {value:.6g} in {side}, {right:.6g} in {other}",
-    "layers-alone": "only {side} has {classes:some} as layers in this step",
+    "layers-alone": "only {side} calls {classes:some} as a layer in this step",
     "limits-alone": "only {side} calls a function that limits gradients",
     "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "
     "probabilities, {other} logits",

@@ -13,7 +13,7 @@ import numpy as np
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
-from compare.check.forward_stages import lacks_activation
+from compare.check.forward_stages import function_follows
 from compare.check.observation import changed_variables
 from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of, scaled
 from compare.check.recorded import (
@@ -135,8 +135,10 @@ def layers_apart(
     def may_explain(layers: Sequence[str], name: str, own: Any, right: Any) -> bool:
         if certain and name in WHERE_SEEN and not located.where:
             return False
-        if certain and name == "activation" and "linear" in (own, right):
-            return bool(located.where) and lacks_activation(sides.close_ups, sides.step, layers)
+        if name == "activation" and "linear" in (own, right):
+            follows = function_follows(sides.close_ups, sides.step, layers)
+            if follows or (certain and (follows is None or not located.where)):
+                return False
         if located.stage == UPDATE or "constraint" in name:
             return located.stage == UPDATE and "constraint" in name
         if located.stage not in (LOSS, GRADIENTS):
