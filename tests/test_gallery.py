@@ -72,7 +72,7 @@ GALLERY = {
     "ncf": Trap(planted.NeverReshuffled, "not-reshuffled"),
     "nmt": Trap(planted.MaskIgnored, "mask-missing"),
     # Training is no further off than half precision rounds, but the reported losses are.
-    "mixed-precision": Trap(LossInHalfPrecision, "differs from the value recomputed from the weights"),
+    "mixed-precision": Trap(LossInHalfPrecision, "differs from its value with the model's weights"),
     "mixed-precision-float16": Trap(planted.NoLossScale, "loss-scale-missing"),
 }
 ELSEWHERE = {"fashion-mnist"}

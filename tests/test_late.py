@@ -41,3 +41,36 @@ def test_a_step_that_the_check_does_not_reach_is_looked_into(rounded: float, ten
     assert result.stage == "loss" and "Inside that step, examples, inputs and predictions agree" in str(result)
     page = (result.path / "report.html").read_text(encoding="utf-8")
     assert "the different weights explain them" in page and "equal in every epoch" not in page
+
+
+class OtherBoundary(Eager):
+    """Trains with an optimizer of its own, whose learning rate falls a step too early, long after the check."""
+
+    name = "boundary"
+
+    def train(self, run: Any) -> None:
+        build = run.build
+
+        def with_own() -> Any:
+            model, _, loss, metrics = build()
+            own = falling(11)
+            own.build(model.trainable_variables)
+            return model, own, loss, metrics
+
+        run.build = with_own
+        super().train(run)
+
+
+def falling(boundary: int) -> Any:
+    import tensorflow as tf
+
+    return tf.keras.optimizers.SGD(tf.keras.optimizers.schedules.PiecewiseConstantDecay([boundary], [0.1, 0.01]))
+
+
+def test_settings_that_make_no_difference_in_the_check_are_evidence_of_a_later_one(
+    tensorflow: Any, tmp_path: Any
+) -> None:
+    result = run(tasks.experiment(optimizer=lambda: falling(12)), tmp_path, (Eager(), OtherBoundary()), epochs=3)
+    assert result.first_difference is not None
+    assert (result.first_difference.epoch, result.first_difference.step, result.stage) == (3, 3, "update")
+    assert result.evidence == ["boundary's SGD has learning_rate.boundaries=[11] instead of [12]"]

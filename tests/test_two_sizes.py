@@ -226,6 +226,9 @@ def test_gradients_that_are_never_set_back_are_said(
         return CloseUp(steps)
 
     monkeypatch.setattr("compare.check.hints.parts_of_step", lambda sides: [1, divisor])
+    limited = made((1.0, 2.0), (0.4, 0.3)) if kept else made((1.0, 2.0), (0.4, 0.2))  # a tenth of both, or of neither
+    both = replace(sides(RIGHT), close_ups=(made((1.0, 2.0), (3.0, 1.0)), limited), step=2)
+    assert [each.kind for each in hints(Located(2, "gradients", stages=seen), both)] == ["gradients-kept"] * kept
     # Of the third variable, all is rounding.
     second = 3.0 + 1.0 / divisor, (1.0 if kept else 1.1) + 2.0 / divisor
     right, other = made((1.0, 2.0), (3.0, 1.0)), made((1.0, 2.0), second, rounding=1e-9)

@@ -84,6 +84,12 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
         ("build_loss=build_loss,", "build_loss=build_loss, prepare=lambda x, y: z,", "prepare=", "prepare raised Name"),
         (
             "build_loss=build_loss,",
+            "build_loss=build_loss, prepare=lambda x: x,",
+            "prepare=",
+            "it must take (x, y), as load_data returns them",
+        ),
+        (
+            "build_loss=build_loss,",
             "build_loss=build_loss, prepare=lambda x, y: x,",
             "prepare=",
             "it must return (x, y)",

@@ -75,6 +75,8 @@ def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict
         if not report.distributed and session.task.strategy.num_replicas_in_sync > 1 and not report.training:
             seen = Measurement.of("uses-one-replica", side=name, replicas=session.task.strategy.num_replicas_in_sync)
             reports[name] = report = replace(report, unexplained=(seen,))
+        if different[name].exactly.training.verdict == DIFFERENT != report.comparison.training.verdict:
+            reports[name] = report = replace(report, unexplained=(*report.unexplained, *report.idle))
         if not report.training:
             pair, callbacks = different[name], callback_names(session.task.experiment)
             found = causes_of(pair.reference, pair.candidate, pair.exactly, callbacks)

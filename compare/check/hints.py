@@ -16,7 +16,7 @@ from compare.check.causes.optimizer_recorded import made_again
 from compare.check.causes.step import flags_of, layers_alone, layers_apart
 from compare.check.forward_stages import SQUASHING, given_to, layers_apart_in
 from compare.check.measurement import Measurement
-from compare.check.recipe import multiple
+from compare.check.recipe import multiple, norm_of
 from compare.check.recorded import (
     A_RATE,
     CLOSE,
@@ -466,11 +466,17 @@ def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:
 def _keeps_gradients(sides: Sides) -> bool:
     """Whether the gradients are the right ones and those of the step before; sketches add up as gradients do.
 
-    If the mean over micro-batches is kept in place of their sum, it is divided by their number once more.
+    If the mean over micro-batches is kept in place of their sum, it is divided by their number once more. Limited
+    together, as what was kept is when it is used, they are a multiple of the sum of the first two right ones.
     """
     sketches = partial(gradients_of, kind="sketch")
-    before = sketches(sides.other, sides.step - 1)
+    before, earlier = (sketches(side, sides.step - 1) for side in (sides.other, sides.right))
     right, now = sides.both(sketches)
+    if sides.step == 2 and earlier.keys() == right.keys() == now.keys() and now:
+        total = {i: earlier[i] + right[i] for i in now}
+        norms = [norm_of(list(each.values())) for each in (now, total)]
+        if 0 < norms[0] < norms[1] and equal_gradients(now, total, norms[0] / norms[1]):
+            return True
     return (
         bool(before)
         and right.keys() == now.keys() == before.keys()

@@ -190,6 +190,8 @@ class LookInside:
                 source = Source.of(side.dataset_at, shows=True)
             elif side.inside is not None and each.id in CATALOGUE:
                 source = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
+            if source is not None and each.id == "optimizer-differs" and not side.rate_set:
+                source = replace(source, shows=True)  # the update, not where the setting is made
             findings.append(at_line(each, source))
         return replace(report, findings=tuple(findings))
 

@@ -237,7 +237,7 @@ OF_CHECK: Mapping[str, str | Callable[..., str]] = {
     "metric-broadcast": "{metric} compares each label with the prediction of every example: labels [n, 1] against [n]",
     "as-trained": "{metric} {loss:is the loss|weights examples as in the loss} that is trained on: once that is "
     "right, so is this",
-    "metric-off": "{metric} differs from the value recomputed from the weights{relative_error:finite  (relative error "
+    "metric-off": "{metric} differs from its value with the model's weights{relative_error:finite  (relative error "
     "{relative_error:.2g})|: one of them is not finite}",
     # What no cause explains
     "ambiguous": _ambiguous,

@@ -409,12 +409,20 @@ def _is_batched(dataset: tf.data.Dataset) -> bool:
 def _parameters(function: Callable[..., Any]) -> int:
     """Returns the number of arguments of a data function: 1 (the epoch) or 0."""
     for count in (1, 0):
-        try:
-            inspect.signature(function).bind(*(1,) * count)
+        if _takes(function, count):
             return count
-        except TypeError:
-            pass
     raise RequestError(f"{getattr(function, '__name__', function)} must take one argument, the epoch, or none")
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function takes as many arguments; it may not tell."""
+    try:
+        inspect.signature(function).bind(*(1,) * count)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
 
 
 def shuffled(count: int, seed: int, epoch: int | tf.Tensor) -> tf.Tensor:
@@ -445,6 +453,10 @@ def load(experiment: Experiment) -> tuple[Data, Data]:
         loaded = kinds[0](data[0], experiment.prepare, "training"), kinds[1](data[1], experiment.prepare, "validation")
     if experiment.prepare is not None:
         with blaming("prepare", experiment.prepare):
+            for each in (part for part in data if isinstance(part, tuple)):
+                if not _takes(experiment.prepare, len(each)):
+                    parts = ", ".join(("x", "y", "sample_weight")[: len(each)])
+                    raise RequestError(f"it must take ({parts}), as load_data returns them, and return as many")
             for part in loaded:
                 if not isinstance(part.spec, tuple) or len(part.spec) not in (2, 3):
                     raise RequestError(f"prepare returned {part.spec}: it must return (x, y) or (x, y, sample_weight)")

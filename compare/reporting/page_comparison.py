@@ -189,7 +189,7 @@ def _weights(entry: Comparison, files: RunFiles) -> str:
     more = "first differ" if first.equal_before else "differ by more than rounding"
     text = f"The weights {more} after {where}{batch}"
     if most is not None:
-        text += f"; there {most[1]} differs most, by {most[0]:.2g} (Euclidean norm)"
+        text += f"; there {most[1]} differs most, by about {most[0]:.1g} (Euclidean norm)"
     return f"{text}."
 
 

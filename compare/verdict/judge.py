@@ -248,6 +248,8 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
             if run.status == INTERRUPTED:
                 found = replace(found, so_far=_so_far(pair, None if scripts else run.options["epochs"]))
             found = _with_check(found, pair.checked, scripts=scripts)
+            if pair.checked is not None and pair.checked.stages_at is not None:
+                found = _with_variables(found, pair)
             if found.against and found.verdict == DIFFERENT:
                 since: dict[str, Any] = {name: tuple(seen) for name, seen in (run.since_baseline or {}).items()}
                 found = replace(found, **since)

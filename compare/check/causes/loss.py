@@ -345,7 +345,7 @@ CAUSES = (
         "of all replicas are summed.",
         wrong="loss += tf.add_n(model.losses)  # on every replica",
         remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync  # not the whole sum on every replica",
-        made_in=r"\.losses\b",
+        made_in=r"(\.|model_)losses\b",
         gradient=_regularization_not_divided,
         recorded={LOSS: recorded_penalty_each},
     ),
