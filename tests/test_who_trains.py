@@ -133,6 +133,23 @@ def test_all_who_train_are_seen_or_it_is_said_that_they_are_not(tmp_path: Path) 
     }
 
 
+@pytest.mark.parametrize(("steps", "status"), [(3, 0), (2, 3)])
+def test_a_script_that_fails_is_compared_if_it_has_made_all_steps(
+    steps: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = TASK.replace("range(3)", f"range({steps})")
+    for name, code in (("one", f"{TASK}\ntrain()\n"), ("two", f"{few}\ntrain()\nprint(1 / 0)\n")):
+        (tmp_path / f"{name}.py").write_text(code)
+    scripts = [str(tmp_path / f"{name}.py") for name in ("one", "two")]
+    assert cli.main(["--scripts", *scripts, "--reports", str(tmp_path / "r")]) == status
+    told = capsys.readouterr()
+    if status == 0:
+        assert "Note: two failed after its last step: ZeroDivisionError" in told.out and "identical: two" in told.out
+        assert "failed after its last step" in next((tmp_path / "r").glob("*/report.html")).read_text()
+    else:
+        assert "two.py failed: ZeroDivisionError" in told.err
+
+
 def test_a_script_that_changes_while_it_is_compared_is_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -176,7 +176,7 @@ def _train(session: ScriptsSession) -> None:
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
     notes = [*environments, *(_unknown_ends(session.models[0]) if shown else ()), *_cut(session, runs)]
-    notes += [*_shuffles_apart(session, (first, second)), *_both_fit(session, paired)]
+    notes += [*session.failed, *_shuffles_apart(session, (first, second)), *_both_fit(session, paired)]
     session.run.save(notes=[*commits, *notes, *session.left_over, *session.left_out], unpaired=unpaired or None)
     for text in notes:
         tell(session.console, f"Note: {text}")
@@ -294,8 +294,15 @@ def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence
         script = run.settings.cited(run.settings.script)
         if how := left_by(run, UNSEEN):
             raise _failed(session, f"no verdict is possible: {script} {how}", name, how)
-        if error := failure_of(run):
+        if (error := failure_of(run)) and _made_all_steps(run, runs):
+            session.failed.append(f"{name} failed after its last step: {error}")
+        elif error:
             raise _failed(session, f"{script} failed: {error}; its output is in {run.log}", name, error)
+
+
+def _made_all_steps(failed: ScriptRun, runs: Sequence[ScriptRun]) -> bool:
+    """Whether a script that failed has made as many steps as the other, which did not fail."""
+    return any(not failure_of(run) and run.steps() == failed.steps() > 0 for run in runs if run is not failed)
 
 
 def _untrained(run: ScriptRun) -> dict[str, list[str]]:

@@ -65,6 +65,7 @@ class ScriptsSession:
         first: whether the scripts run for the first time, in which their trainings are recorded.
         interrupted: whether that was interrupted; what they trained until then can be compared.
         stopped: whether they were ended where their weights were seen to differ.
+        failed: which of them failed after as many steps as the other has made, as sentences.
         left_over: what only one of them trains.
         left_out: what else only one of them has in a training that both make.
         twins: where noise twins of the reference are, by the step before which their noise begins, and their number.
@@ -79,6 +80,7 @@ class ScriptsSession:
     run: RunJson
     names: list[str]
     models: list[ModelPair] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     twins: dict[tuple[int, int], Path] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class ScriptsSession:
     @property
     def ended(self) -> bool:
         """Whether the scripts were ended before they had done all that they would have."""
-        return self.interrupted or self.stopped
+        return self.interrupted or self.stopped or bool(self.failed)
 
     @property
     def alone(self) -> bool:
@@ -154,7 +156,9 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
                 for name, log in zip(shown, logs, strict=True):
                     printed[log] += _print_new(name, log, printed[log], session.console)
             unseen = any(left_by(run, UNSEEN) for run in runs)
-            failed = first and any(run.status is not None and failure_of(run) for run in runs)
+            # One that fails after its last step is compared: the other may make as many.
+            over = [run.steps() for run in runs if run.status is not None and failure_of(run)]
+            failed = first and bool(over) and not 0 < min(over) == max(run.steps() for run in runs)
             stopped = first and (session.stopped or _to_be_stopped(session, runs))
             session.stopped |= stopped
             if unseen or failed or stopped:

@@ -251,7 +251,7 @@ def _judge_updates(case: Case, judgement: Judgement, expected: Recipe) -> None:
         return  # unexplained gradients say nothing about the update
     if judgement.recipe != expected:
         gaps = case.weight_gaps(judgement.recipe)
-        if gaps is not None and gaps.trained_match:
+        if gaps is not None and gaps.trained_match and not settings_read(case):
             return
     floor = max([EPSILON, *rounding_noise(replay, steps, right)])
     off = residuals(replay, steps, simulate(replay, steps, right))

@@ -51,7 +51,8 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
     in_both = (
         f"loss_object = {loss}(from_logits=False)\n# in both; or leave out the activation of the model's last layer"
     )
-    yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=in_both)
+    remedy = WITHOUT_SOFTMAX if sides.foreseen else in_both  # only this side's model ends otherwise
+    yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=remedy)
     by_right = not flag and not recorded.targets.are_probabilities
     if by_right and sides.foreseen:  # the other side's model ends otherwise, and its loss is right for that
         return
@@ -63,6 +64,7 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
     yield Variant({"loss": OTHER_LOGITS}, seen, remedy=remedy, by_right=by_right)
 
 
+WITHOUT_SOFTMAX = "return logits  # where the model ends, without softmax: its loss has from_logits=True"
 WITH_PROBABILITIES = (
     "loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # from_logits=False, in the experiment as well;\n"
     "# or keep from_logits=True, and let the model's last layer have no activation"
