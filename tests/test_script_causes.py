@@ -482,6 +482,7 @@ def test_the_first_layer_that_differs_is_one_that_no_function_makes_up_for(right
     ((dense(), POOL), (dense(), ("Flatten", "flatten", more), given(more)), "dense",
      ["fit calls MaxPooling2D", "loop calls Flatten"]),
     ((dense(),), (dense(),), None, []),  # nothing is between the two
+    ((dense(relu),), (dense(), given(relu)), None, []),  # the same
     ((), (given(relu),), None, []),
 ])  # fmt: skip
 def test_what_comes_between_two_layers_is_told_where_the_second_differs(

@@ -269,7 +269,7 @@ def _outputs_of(
         gap = min(gap, _gap_of_squashed(reference, candidate))
     models = {event.info.get("model") for event in (*reference, *candidate)}
     only = next(iter(models)) if len(models) == 1 else None
-    where = layers_apart_in(at, only or "").where if gap > noise and not moved else ""
+    where = first_layer_apart(at, only or "").where if gap > noise and not moved else ""
     if where is None and len(models) > 1 and _gap_of_squashed(reference, candidate) > noise:
         return StageValues(PREDICTIONS, None)  # one model may be a part of the other, whose output is another tensor
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where or "")
@@ -334,12 +334,13 @@ def _by_example(events: Sequence[Event]) -> np.ndarray:
     return np.concatenate([np.hstack([array.reshape(len(array), -1) for array in each]).ravel() for each in arrays])
 
 
-class LayersApart(NamedTuple):
+class FirstApart(NamedTuple):
     """Where the outputs of layers begin to differ.
 
     Attributes:
         where: the first layer whose output differs; None if those of all agree, empty if that is unknown.
-        before: the last layer whose output agrees, if need be but for an activation, for which a function may stand.
+        before: the last layer whose output agrees, if need be but for an activation, for which a function may stand;
+            None if the next one is given the same.
         after: the first whose output does not.
         alone: of each side, the layers between these two that only this side calls.
     """
@@ -350,7 +351,7 @@ class LayersApart(NamedTuple):
     alone: Sequence[Sequence[str]] = ((), ())
 
 
-def layers_apart_in(at: Step, model: str = "", rounding: float = 0.0) -> LayersApart:
+def first_layer_apart(at: Step, model: str = "", rounding: float = 0.0) -> FirstApart:
     """The first layer whose output differs, in the order of calls; by more than ``rounding``, where it is not measured.
 
     Those of one ``model``, if it has the same name on both sides. Of layers that one side alone has, nothing is known:
@@ -361,33 +362,34 @@ def layers_apart_in(at: Step, model: str = "", rounding: float = 0.0) -> LayersA
     classes = [[one[0].info["class"] for one in each] for each in (a, b)]
     both = set(classes[0]) & set(classes[1])
     places = [[i for i, each in enumerate(one) if each in both] for one in classes]
+    sides = at.reference, at.candidate
     without, last = "", (-1, -1)  # the layer that lacks its activation, and the last that does not differ otherwise
     for i, j in zip(*places, strict=False):
         one, other = a[i], b[j]
         if one[0].info["class"] != other[0].info["class"]:
-            return LayersApart(without)
+            return FirstApart(without)
         gap, noise = gap_and_noise(_joined(one), _joined(other), [_joined(each[i]) for each in also if i < len(each)])
         name = str(one[0].info["name"])
         if gap <= max(noise, rounding):
             without = ""
-        elif (lacking := _without_activation(one, other)) is not None and not _fed_otherwise(at, one[0], other[0]):
-            side = (at.reference, at.candidate)[lacking]
-            without = "" if _after(side, at.number, (one, other)[lacking][0]) else without or name
+        elif (lacking := _without_activation(one, other)) is not None and not (
+            given_to(sides[lacking], at.number, (one, other)[lacking][0]) and _fed_otherwise(at, one[0], other[0])
+        ):
+            made_up = given_to(sides[lacking], at.number, (one, other)[lacking][0], after=True)
+            without = "" if made_up else without or name
         else:
             alone = classes[0][last[0] + 1 : i], classes[1][last[1] + 1 : j]
-            before = a[last[0]][0] if last[0] >= 0 else None
-            return LayersApart(without or ("" if any(alone) else name), before, (one[0], other[0]), alone)
+            before = a[last[0]][0] if last[0] >= 0 and _fed_otherwise(at, one[0], other[0]) else None
+            return FirstApart(without or ("" if any(alone) else name), before, (one[0], other[0]), alone)
         last = i, j
-    return LayersApart(None if classes[0] == classes[1] != [] else "")
+    return FirstApart(None if classes[0] == classes[1] != [] else "")
 
 
 def _fed_otherwise(at: Step, one: Event, other: Event) -> bool:
-    """Whether functions give a layer other values on both sides, or on one side than the layer before does."""
-    fed = [_input_of(side, at.number, event) for side, event in ((at.reference, one), (at.candidate, other))]
-    if None in fed or not any(each and each.kind == "given" for each in fed):
-        return False
-    a, b = (_joined([each]) for each in fed if each)
-    return a.shape == b.shape and relative_gap(a, b) > FEW_ROUNDINGS
+    """Whether two calls of a layer are given other values, as far as that was seen."""
+    fed = _beside(at.reference, at.number, one, -1), _beside(at.candidate, at.number, other, -1)
+    a, b = (_joined([each] if each else []) for each in fed)
+    return None not in fed and relative_gap(a, b) > FEW_ROUNDINGS
 
 
 def function_follows(close_ups: Sequence[CloseUp], step: int, layers: Sequence[str]) -> bool | None:
@@ -395,27 +397,20 @@ def function_follows(close_ups: Sequence[CloseUp], step: int, layers: Sequence[s
     seen = [[event for event in close_up.of(step, "layer") if event.info["name"] == layer]
             for close_up, layer in zip(close_ups, layers, strict=True)]  # fmt: skip
     lacking = _without_activation(*seen) if all(seen) else None
-    return None if lacking is None else _after(close_ups[lacking], step, seen[lacking][0]) is not None
+    return None if lacking is None else given_to(close_ups[lacking], step, seen[lacking][0], after=True) is not None
 
 
-def _after(close_up: CloseUp, step: int, called: Event) -> Event | None:
-    """What a function has made of a layer's output for the next layer that is called; None if none has."""
+def given_to(close_up: CloseUp, step: int, called: Event, after: bool = False) -> Event | None:
+    """What a function has made for a layer that is called, or for the one ``after`` it; None if none has."""
+    beside = _beside(close_up, step, called, 1 if after else -1)
+    return beside if beside and beside.kind == "given" else None
+
+
+def _beside(close_up: CloseUp, step: int, called: Event, by: int) -> Event | None:
+    """What comes before a layer's call (-1) or after it (1): what a function made for a layer, or a layer's output."""
     own = [each for each in close_up.steps[step] if each.replica == called.replica and each.kind in ("given", "layer")]
-    after = own[next(i for i, each in enumerate(own) if each is called) + 1 :]
-    return after[0] if after and after[0].kind == "given" else None
-
-
-def given_to(close_up: CloseUp, step: int, called: Event) -> Event | None:
-    """What a function has made for a layer that is called; None if it is given another layer's output as it is."""
-    before = _input_of(close_up, step, called)
-    return before if before and before.kind == "given" and before.info["name"] == called.info["name"] else None
-
-
-def _input_of(close_up: CloseUp, step: int, called: Event) -> Event | None:
-    """What came before the call of a layer: what a function has made for it, or else the layer before."""
-    own = [each for each in close_up.steps[step] if each.replica == called.replica and each.kind in ("given", "layer")]
-    place = next(i for i, each in enumerate(own) if each is called)
-    return own[place - 1] if place else None
+    place = next(i for i, each in enumerate(own) if each is called) + by
+    return own[place] if 0 <= place < len(own) else None
 
 
 def _without_activation(one: Sequence[Event], other: Sequence[Event]) -> int | None:

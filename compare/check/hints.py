@@ -14,7 +14,7 @@ import numpy as np
 from compare.check.causes.data_recorded import has_unknown_pairs
 from compare.check.causes.optimizer_recorded import made_again
 from compare.check.causes.step import flags_of, layers_alone, layers_apart
-from compare.check.forward_stages import SQUASHING, given_to, layers_apart_in
+from compare.check.forward_stages import SQUASHING, first_layer_apart, given_to
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple, norm_of
 from compare.check.recorded import (
@@ -223,7 +223,7 @@ def _hints_on_squares(sides: Sides) -> Iterator[Measurement]:
 
 def _hints_between_layers(sides: Sides) -> Iterator[Measurement]:
     """What comes between the last layer that agrees and the first that does not, where functions or layers differ."""
-    apart = layers_apart_in(Step(*sides.close_ups, [], sides.step, ()), rounding=PARALLEL)
+    apart = first_layer_apart(Step(*sides.close_ups, [], sides.step, ()), rounding=PARALLEL)
     if apart.before is None or apart.after is None:
         return
     given = [given_to(side, sides.step, event) for side, event in zip(sides.close_ups, apart.after, strict=True)]
