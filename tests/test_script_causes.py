@@ -18,7 +18,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
 from compare.check.causes.data_recorded import _in_whole_epoch
 from compare.check.causes.optimizer_recorded import kind_of_setting, with_options
-from compare.check.hints import _hints_on_draws, hints
+from compare.check.hints import _hints_on_draws, called_between_steps, hints
 from compare.check.judge_recorded import _with_updates_of, name_causes, name_further
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
@@ -493,6 +493,24 @@ def test_what_comes_between_two_layers_is_told_where_the_second_differs(
     both = replace(sides(two), close_ups=(one, two), names=("fit", "loop"))
     told = [each.quantities for each in hints(Located(STEP, "predictions"), both) if each.kind == "between-layers"]
     assert [(each["before"], each["after"], each["calls"]) for each in told] == [(before, "last", calls)] * bool(before)
+
+
+@pytest.mark.parametrize(("calls", "named", "said"), [
+    ((False, True), (), ["loop"]),
+    ((True, False), ("loss-scaled",), ["fit"]),
+    ((True, True), (), []),
+    ((False, True), ("validation-in-training-mode",), []),
+])  # fmt: skip
+def test_a_model_that_one_side_calls_in_training_mode_between_steps_is_told(
+    calls: tuple[bool, bool], named: Sequence[str], said: list[str]
+) -> None:
+    both = replace(sides(RIGHT), names=("fit", "loop"))
+    lines = [(f"{name}.py", 7, "net(x, training=True)") if calls_it else None
+             for name, calls_it in zip(both.names, calls, strict=True)]  # fmt: skip
+    traces = [replace(trace, untaped=line) for trace, line in zip(both.traces, lines, strict=True)]
+    found = list(called_between_steps(replace(both, traces=(traces[0], traces[1])), named))
+    assert [each.quantities["side"] for each in found] == said
+    assert all(each.quantities["line"] == f"{each.quantities['side']}.py:7: net(x, training=True)" for each in found)
 
 
 @pytest.mark.parametrize(("parts", "later", "said"), [(1, 4, True), (1, 1, False), (4, 4, False)])

@@ -126,6 +126,9 @@ SIDES = {"side": "loop", "other": "fit"}
 
 
 @pytest.mark.parametrize(("kind", "quantities", "sentence"), [
+    ("called-between-steps", {**SIDES, "line": "loop.py:3: out = net(x, training=True)"},
+     "loop calls its model with training=True outside of its steps, as if in training "
+     "(loop.py:3: out = net(x, training=True))"),
     ("between-layers", {**SIDES, "before": "norm", "after": "dense", "calls": ["fit calls Flatten", "loop calls ReLU"],
                         "line": "loop.py:3: x = self.dense(x)"},
      "norm gives the same on both sides (but for an activation, maybe) and dense does not: look at what comes between "

@@ -25,7 +25,7 @@ from compare.app.scripts_close_ups import (
 from compare.app.scripts_numbers import explain_numbers, own_numbers
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
-from compare.check.hints import hints
+from compare.check.hints import called_between_steps, hints
 from compare.check.judge_recorded import name_causes, name_copies, name_further, name_left, name_settings
 from compare.check.judgement import survived
 from compare.check.measurement import Measurement
@@ -206,6 +206,7 @@ def _checked(
     numbers = []
     if close is not None and sides is not None and not unsure:
         numbers = own_numbers(departure.pair, departure.model, close.seen)
+        evidence += called_between_steps(sides, {each.id for each in (*causes, *numbers)})
     lengths, state = departure.model.lengths, departure.model.traces[0]
     for side, trace in zip(departure.model.names, departure.model.traces, strict=True):
         if weights - 1 in trace.reseeded:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from compare.check.layers_apart import SQUASHING, first_layer_apart, joined, numbers_of
 from compare.check.step_values import (
     EXAMPLES,
     FEW_ROUNDINGS,
@@ -28,7 +29,7 @@ from compare.check.step_values import (
     predictions_as_labels,
     relative_gap,
 )
-from compare.check.targets import log_probabilities, targets_of
+from compare.check.targets import targets_of
 from compare.verdict.findings import StageValues
 from compare.watch.seen import CloseUp, Event
 
@@ -52,7 +53,7 @@ def examples_of(at: Step, elsewhere: Collection[int]) -> StageValues:
     if a == b:
         labels = _labels_differ(at)
         where = "labels" if labels else ""
-        values = [_range(_joined(each)) for each in at.of(_true)[:2]] if labels else shown
+        values = [_range(joined(each)) for each in at.of(_true)[:2]] if labels else shown
         shown = values if values[0] != values[1] else shown
         return StageValues(EXAMPLES, float(labels), 0.0, shown[0], shown[1], where)
     if sorted(a) == sorted(b) or _called_again(at, a, b):  # another order within the batch
@@ -131,7 +132,7 @@ def _labels_differ(at: Step) -> bool:
     if len(one) > 1 and any(_equal(*pair) for pair in zip(one, other, strict=False)):
         return False  # of several losses one has equal labels: what another is given is computed, as by a teacher
     calls = [_calls_of_loss(each, at.number, true) for each, true in ((at.reference, one), (at.candidate, other))]
-    gap, noise = gap_and_noise(_joined(one), _joined(other), list(map(_joined, twins)))
+    gap, noise = gap_and_noise(joined(one), joined(other), list(map(joined, twins)))
     return calls[0] == calls[1] and gap > noise
 
 
@@ -158,7 +159,7 @@ def inputs_of(at: Step) -> StageValues:
     if not any(event.arrays for event in a) or not _same_inputs(at):
         return StageValues(INPUTS, None)
     rows = at.of(example_rows)
-    numbers = _joined(a), _joined(b)
+    numbers = joined(a), joined(b)
     gap = 0.0
     if sorted(rows[0]) != sorted(rows[1]):
         gap = relative_gap(*numbers) if numbers[0].size else 1.0  # text
@@ -182,23 +183,6 @@ def _is_last_part(at: Step) -> bool:
     return 0 < len(few) < len(many) and many[-len(few) :] == few
 
 
-def _joined(events: Sequence[Event]) -> np.ndarray:
-    parts = [array.astype(np.float64).ravel() for array in _numbers(events)]
-    return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def _numbers(events: Sequence[Event]) -> list[np.ndarray]:
-    arrays = [np.asarray(array) for event in events for array in event.arrays]
-    return [array for array in arrays if array.dtype.kind not in "OSU"]
-
-
-SQUASHING: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "softmax": lambda logits: np.exp(log_probabilities(logits, from_logits=True)),
-    "sigmoid": lambda logits: 0.5 * (1 + np.tanh(0.5 * logits)),
-}
-"""Functions that make probabilities of logits in float64."""
-
-
 def _range(values: np.ndarray) -> str:
     return f"{values.min():.4g} to {values.max():.4g}, mean {values.mean():.4g}" if values.size else ""
 
@@ -217,7 +201,7 @@ def predictions_of(at: Step) -> StageValues:
         alike = [part for part, each in parts.items() if _sizes(each) == _sizes(whole[name])]
         if not alike:
             return StageValues(PREDICTIONS, None)
-        part = min(alike, key=lambda part: relative_gap(_joined(whole[name]), _joined(parts[part])))
+        part = min(alike, key=lambda part: relative_gap(joined(whole[name]), joined(parts[part])))
         pairs = [(name, part) if whole is first else (part, name)]
     else:
         pairs = _by_outputs(first, second) or pairs
@@ -232,7 +216,7 @@ def _by_outputs(first: Mapping[str, list[Event]], second: Mapping[str, list[Even
     """The models of both sides, which may call them in other orders, by their outputs; empty if shapes differ."""
     pairs, left = [], [*second]
     for name, events in first.items():
-        gaps = {other: relative_gap(_joined(events), _joined(second[other])) for other in left
+        gaps = {other: relative_gap(joined(events), joined(second[other])) for other in left
                 if _shapes(second[other]) == _shapes(events)}  # fmt: skip
         if not gaps:
             return []
@@ -243,7 +227,7 @@ def _by_outputs(first: Mapping[str, list[Event]], second: Mapping[str, list[Even
 
 
 def _shapes(events: Sequence[Event]) -> list[tuple[int, ...]]:
-    return [each.shape for each in _numbers(events)]
+    return [each.shape for each in numbers_of(events)]
 
 
 def _outputs_of(
@@ -262,9 +246,9 @@ def _outputs_of(
         candidate = [replace(candidate[0], arrays=[np.asarray(array)[order] for array in arrays])]
     elif moved:
         return StageValues(PREDICTIONS, None)
-    joined = _joined if _sizes(reference) == _sizes(candidate) else _by_example
-    a, b = joined(reference), joined(candidate)
-    gap, noise = gap_and_noise(a, b, [joined(twin) for twin in twins if twin])
+    together = joined if _sizes(reference) == _sizes(candidate) else _by_example
+    a, b = together(reference), together(candidate)
+    gap, noise = gap_and_noise(a, b, [together(twin) for twin in twins if twin])
     if gap > noise and losses_of(at).equal:  # logits on one side, and on the other what a softmax makes of them
         gap = min(gap, _gap_of_squashed(reference, candidate))
     models = {event.info.get("model") for event in (*reference, *candidate)}
@@ -277,7 +261,7 @@ def _outputs_of(
 
 def _gap_of_squashed(reference: Sequence[Event], candidate: Sequence[Event]) -> float:
     """How far one side's outputs are from what a softmax or a sigmoid makes of the other's, whichever is nearer."""
-    pairs = [(_numbers(one), _joined(other)) for one, other in ((candidate, reference), (reference, candidate))]
+    pairs = [(numbers_of(one), joined(other)) for one, other in ((candidate, reference), (reference, candidate))]
     squashed = (
         (np.concatenate([squash(each.astype(np.float64)).ravel() for each in logits]), other)
         for squash, (logits, other) in product(SQUASHING.values(), pairs)
@@ -298,7 +282,7 @@ def _outputs(close_up: CloseUp, step: int, *, once: bool = False) -> dict[str, l
 
     If asked for, ``once`` for the same examples.
     """
-    events = [event for event in close_up.of(step, "predictions") if _joined([event]).size]
+    events = [event for event in close_up.of(step, "predictions") if joined([event]).size]
     models = dict.fromkeys(event.info.get("model", "") for event in (close_up.of(step, "inputs") or events))
     outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in models}
     for name in models if once else ():
@@ -327,120 +311,11 @@ def _sizes(events: Sequence[Event]) -> list[tuple[int, ...]]:
 
 def _by_example(events: Sequence[Event]) -> np.ndarray:
     """All outputs of an example beside each other: one side may give in one array what the other gives in several."""
-    arrays = [_numbers([event]) for event in events]
+    arrays = [numbers_of([event]) for event in events]
     lengths = [{np.shape(array)[:1] for array in each} for each in arrays]
     if any(len(each) != 1 or () in each for each in lengths):  # a scalar is of no example
-        return _joined(events)
+        return joined(events)
     return np.concatenate([np.hstack([array.reshape(len(array), -1) for array in each]).ravel() for each in arrays])
-
-
-class FirstApart(NamedTuple):
-    """Where the outputs of layers begin to differ.
-
-    Attributes:
-        where: the first layer whose output differs; None if those of all agree, empty if that is unknown.
-        before: the last layer whose output agrees, if need be but for an activation, for which a function may stand;
-            None if the next one is given the same.
-        after: the first whose output does not.
-        alone: of each side, the layers between these two that only this side calls.
-    """
-
-    where: str | None
-    before: Event | None = None
-    after: tuple[Event, Event] | None = None
-    alone: Sequence[Sequence[str]] = ((), ())
-
-
-def first_layer_apart(at: Step, model: str = "", rounding: float = 0.0) -> FirstApart:
-    """The first layer whose output differs, in the order of calls; by more than ``rounding``, where it is not measured.
-
-    Those of one ``model``, if it has the same name on both sides. Of layers that one side alone has, nothing is known:
-    functions may stand in their place.
-    """
-    counts = at.of(lambda each, step: len(each.of(step, "layer")))
-    a, b, also = at.of(partial(_layers, model=model, whole=counts[0] != counts[1]))
-    classes = [[one[0].info["class"] for one in each] for each in (a, b)]
-    both = set(classes[0]) & set(classes[1])
-    places = [[i for i, each in enumerate(one) if each in both] for one in classes]
-    sides = at.reference, at.candidate
-    without, last = "", (-1, -1)  # the layer that lacks its activation, and the last that does not differ otherwise
-    for i, j in zip(*places, strict=False):
-        one, other = a[i], b[j]
-        if one[0].info["class"] != other[0].info["class"]:
-            return FirstApart(without)
-        gap, noise = gap_and_noise(_joined(one), _joined(other), [_joined(each[i]) for each in also if i < len(each)])
-        name = str(one[0].info["name"])
-        if gap <= max(noise, rounding):
-            without = ""
-        elif (lacking := _without_activation(one, other)) is not None and not (
-            given_to(sides[lacking], at.number, (one, other)[lacking][0]) and _fed_otherwise(at, one[0], other[0])
-        ):
-            made_up = given_to(sides[lacking], at.number, (one, other)[lacking][0], after=True)
-            without = "" if made_up else without or name
-        else:
-            alone = classes[0][last[0] + 1 : i], classes[1][last[1] + 1 : j]
-            before = a[last[0]][0] if last[0] >= 0 and _fed_otherwise(at, one[0], other[0]) else None
-            return FirstApart(without or ("" if any(alone) else name), before, (one[0], other[0]), alone)
-        last = i, j
-    return FirstApart(None if classes[0] == classes[1] != [] else "")
-
-
-def _fed_otherwise(at: Step, one: Event, other: Event) -> bool:
-    """Whether two calls of a layer are given other values, as far as that was seen."""
-    fed = _beside(at.reference, at.number, one, -1), _beside(at.candidate, at.number, other, -1)
-    a, b = (_joined([each] if each else []) for each in fed)
-    return None not in fed and relative_gap(a, b) > FEW_ROUNDINGS
-
-
-def function_follows(close_ups: Sequence[CloseUp], step: int, layers: Sequence[str]) -> bool | None:
-    """Whether a function follows a layer that lacks the activation of its namesake; None if neither lacks one."""
-    seen = [[event for event in close_up.of(step, "layer") if event.info["name"] == layer]
-            for close_up, layer in zip(close_ups, layers, strict=True)]  # fmt: skip
-    lacking = _without_activation(*seen) if all(seen) else None
-    return None if lacking is None else given_to(close_ups[lacking], step, seen[lacking][0], after=True) is not None
-
-
-def given_to(close_up: CloseUp, step: int, called: Event, after: bool = False) -> Event | None:
-    """What a function has made for a layer that is called, or for the one ``after`` it; None if none has."""
-    beside = _beside(close_up, step, called, 1 if after else -1)
-    return beside if beside and beside.kind == "given" else None
-
-
-def _beside(close_up: CloseUp, step: int, called: Event, by: int) -> Event | None:
-    """What comes before a layer's call (-1) or after it (1): what a function made for a layer, or a layer's output."""
-    own = [each for each in close_up.steps[step] if each.replica == called.replica and each.kind in ("given", "layer")]
-    place = next(i for i, each in enumerate(own) if each is called) + by
-    return own[place] if 0 <= place < len(own) else None
-
-
-def _without_activation(one: Sequence[Event], other: Sequence[Event]) -> int | None:
-    """Which of two calls of a layer lacks its activation, which is all that the other's has more; None if neither."""
-    arrays = [_joined(one), _joined(other)]
-    for i, (a, b) in enumerate((arrays, arrays[::-1]) if arrays[0].shape == arrays[1].shape else ()):
-        if any(relative_gap(function(a), b) <= FEW_ROUNDINGS for function in ACTIVATIONS):
-            return i
-    return None
-
-
-ACTIVATIONS: Sequence[Callable[[np.ndarray], np.ndarray]] = (
-    lambda values: np.maximum(values, 0),
-    np.tanh,
-    SQUASHING["sigmoid"],
-    lambda values: values * SQUASHING["sigmoid"](values),
-)
-"""Functions of single values that layers have as their activation, in float64."""
-
-
-def _layers(close_up: CloseUp, step: int, *, model: str, whole: bool) -> list[list[Event]]:
-    """The calls of a model's layers in a step, in order; if asked for, each with all its micro-batches and replicas."""
-    events, outputs = (
-        [event for event in close_up.of(step, kind) if not model or event.info.get("model", model) == model]
-        for kind in ("layer", "predictions")
-    )
-    each = len(events) // max(len(outputs), 1)
-    calls = [events[i::each] for i in range(each)]
-    same = sum(map(len, calls)) == len(events) and all(len({a.info["name"] for a in call}) == 1 for call in calls)
-    return calls if whole and same else [[event] for event in events]
 
 
 def losses_of(at: Step) -> StageValues:

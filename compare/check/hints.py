@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, product
@@ -14,7 +14,7 @@ import numpy as np
 from compare.check.causes.data_recorded import has_unknown_pairs
 from compare.check.causes.optimizer_recorded import made_again
 from compare.check.causes.step import flags_of, layers_alone, layers_apart
-from compare.check.forward_stages import SQUASHING, first_layer_apart, given_to
+from compare.check.layers_apart import SQUASHING, first_layer_apart, given_to
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple, norm_of
 from compare.check.recorded import (
@@ -97,6 +97,15 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides, located.stage)
     return list(map(sides.named, found or _hints_on_functions(located, sides)))
+
+
+def called_between_steps(sides: Sides, named: Collection[str]) -> Iterator[Measurement]:
+    """A side that alone calls its model in training mode outside of its steps, if no cause says so."""
+    said = {"validation-in-training-mode", "validation-changes-state"}.intersection(named)
+    for at in (sides, sides.turned()) if not said else ():
+        line = Source.of(at.other_trace.untaped)
+        if line and not at.right_trace.untaped:
+            yield Measurement.of("called-between-steps", side=at.other_name, line=str(line))
 
 
 def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:

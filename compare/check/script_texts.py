@@ -306,6 +306,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "weight decay that is written into it",
     "first-update": "{side} makes its first update after {micro} micro-batch{micro:|es} and the next after {expected}, "
     "as {other} does from the first on: count micro-batches from 1",
+    "called-between-steps": "{side} calls its model with training=True outside of its steps, as if in training",
     "between-layers": "{before} gives the same on both sides (but for an activation, maybe) and {after} does not: look "
     "at what comes between them{calls:?: }{calls:and}",
     "terms-summed": "the loss of {side} is the plain sum of {losses:and}; {other} has the same losses, but weights "
