@@ -62,7 +62,8 @@ class KerasFit:
         calls = [(training, run.epochs)]
         if run.made:  # what is left of an interrupted epoch is a call of its own
             calls = [(training.skip(run.made), run.epochs[:1]), (training, run.epochs[1:])][: len(run.epochs)]
-            build_metrics(model, next(iter(training)))  # fit without a strategy does so in its first step
+            with run.strategy.scope():
+                build_metrics(model, next(iter(training)))  # fit without a strategy does so in its first step
         with strategies.without_needless_distribution(run.strategy):
             for dataset, epochs in calls:
                 model.fit(
