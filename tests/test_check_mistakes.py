@@ -538,3 +538,21 @@ def test_other_settings_of_layers_are_a_mistake_where_they_change_the_weights(te
     report = checker_of(tasks.experiment(batch_norm=True), batch_size=32).check(loop)
     assert [each.id for each in report.training] == causes
     assert (report.comparison.training.verdict == "different") == bool(causes)
+
+
+def test_a_small_decay_is_named_beside_gradients_of_another_cause(tensorflow):
+    """It does less to the weights than counts as rounding; the optimizer says that it is another one."""
+    keras = tensorflow.keras
+
+    class Decays(Loop):
+        def begin(self):
+            self.optimizer.weight_decay = 0.01
+
+        def call(self, x):
+            return self.model(x, training=False)
+
+    experiment = tasks.experiment(
+        batch_norm=True, dropout=True, optimizer=lambda: keras.optimizers.AdamW(1e-3, weight_decay=0.001)
+    )
+    report = checker_of(experiment).check(Decays())
+    assert [each.id for each in report.findings[:2]] == ["training-flag-missing", "optimizer-differs"]
