@@ -54,9 +54,11 @@ from compare.engine.described import configuration_of
 from compare.engine.fingerprints import Fingerprinter
 from compare.engine.keras_generation import learning_rate
 from compare.modes import Scripts
+from compare.options import request
 from compare.patching import patch, undone
 from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype, write_json
 from compare.records.model import npz
+from compare.records.run_json import RunJson
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
@@ -1809,8 +1811,9 @@ def test_scripts_that_are_run_again_after_they_were_stopped_at_a_difference_run_
     ended: list[Any] = []
     process = SimpleNamespace(steps=lambda: 1, status=None, folder=tmp_path)
     runner = SimpleNamespace(start=lambda *_: process, wait=lambda runs, look: look(), end=ended.append)
-    shown = {"folder": tmp_path, "console": Console(quiet=True), "options": SimpleNamespace(verbose=False)}
-    session: Any = SimpleNamespace(first=False, stopped=True, models=[], runner=runner, **shown)
+    shown = {"folder": tmp_path, "console": Console(quiet=True), "options": request(scripts=["a.py", "b.py"])}
+    run = RunJson(folder=tmp_path)
+    session: Any = SimpleNamespace(first=False, stopped=True, models=[], runner=runner, run=run, **shown)
     settings = Settings("", "", str(tmp_path), str(tmp_path))
     scripts_session.run_scripts(session, [settings], ["perturbed run 1"])
     assert not ended and session.stopped
