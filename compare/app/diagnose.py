@@ -47,7 +47,8 @@ def diagnose(session: Session, early: Callable[[], dict[str, Report]] = dict) ->
             tell(session.console, f"{pair.candidate.trainer} is not identical{other}. Training {what}: {how} …")
             with surviving(session.console, "The perturbed runs"):
                 _train_twins(session, pair, pair.noise_start)
-    _look_at_late(session, Recorded.read(run.folder))
+    if any(found["training"]["verdict"] != DIFFERENT for found in (run.check or {}).values()):
+        _look_at_late(session, Recorded.read(run.folder))
 
 
 def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict[str, Report]]) -> dict[str, Any]:
@@ -116,13 +117,14 @@ def _look_at_not_finite(session: Session, differing: Sequence[Pair]) -> dict[str
 
 def _look_at_late(session: Session, recorded: Recorded) -> None:
     """Adds the stage of a difference that begins later than the few steps of the short check, which saw none."""
-    for pair in pairs(recorded):
+    for pair in _not_identical(recorded):
+        checked, name = pair.checked, pair.candidate.trainer
+        if checked is None or checked.training.verdict == DIFFERENT or pair.exactly.against:
+            continue
         twins = recorded.twins.get(pair.exactly.twins, ())
         training = pair.compared(twins).training
-        first, checked, name = training.first_difference, pair.checked, pair.candidate.trainer
+        first = training.first_difference
         if training.verdict != DIFFERENT or first is None or not first.step or pair.exactly.weights_alone is not None:
-            continue
-        if checked is None or checked.training.verdict == DIFFERENT or pair.exactly.against:
             continue
         place, start = (first.epoch, first.step), pair.noise_start
         if start is not None:  # rounding may come before it

@@ -54,7 +54,12 @@ def code(options: Request) -> dict[str, str]:
     package = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         package.update(path.read_bytes())
-    digests = {"compare": package.hexdigest()}
+    return {"compare": package.hexdigest(), **code_of_user(options)}
+
+
+def code_of_user(options: Request) -> dict[str, str]:
+    """SHA-256 digests of each file that the options name."""
+    digests = {}
     for wanted in options.named:
         located = options.located(wanted)
         source, attribute = source_and_attribute(located)

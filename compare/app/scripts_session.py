@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from compare.app.provenance import code
+from compare.app.provenance import code_of_user
 from compare.app.script_pairs import paired_models
 from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, left_by
 from compare.app.script_sides import Side
@@ -176,8 +176,8 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
 
 def _refuse_changed(session: ScriptsSession) -> None:
     """Raises a NoVerdictError if a script was changed since it was first run: the new one's steps are other ones."""
-    known, now = session.run.code or {}, {} if session.options.commits else code(session.options)
-    if changed := [name for name in (now.keys() & known.keys()) - {"compare"} if now[name] != known[name]]:
+    known, now = session.run.code or {}, {} if session.options.commits else code_of_user(session.options)
+    if changed := [name for name in now.keys() & known.keys() if now[name] != known[name]]:
         raise NoVerdictError(f"{some(sorted(changed))} changed while it was compared: compare again")
 
 

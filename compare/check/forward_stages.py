@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.check.layers_apart import SQUASHING, first_layer_apart, joined, numbers_of
+from compare.check.layer_outputs import SQUASHING, first_layer_apart, joined, numbers_of
 from compare.check.step_values import (
     EXAMPLES,
     FEW_ROUNDINGS,

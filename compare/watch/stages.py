@@ -154,7 +154,7 @@ class StageObserver(Observer):
         info = {"name": layer.name, "model": self._here.model.name}
         given = [each for each in _inputs_among(args, options) if isinstance(each, tf.Tensor)]
         if known and not all(id(each) in known for each in given):
-            self._record("given", info, given)  # a function has made it of what a layer gave
+            self._record("given", {**info}, given)  # a function has made it of what a layer gave
         known.update((id(each), each) for each in given)
         outputs = original(layer, *args, **options)
         tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]

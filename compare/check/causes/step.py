@@ -13,7 +13,7 @@ import numpy as np
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
-from compare.check.layers_apart import function_follows
+from compare.check.layer_outputs import function_follows
 from compare.check.observation import changed_variables
 from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of, scaled
 from compare.check.recorded import (

@@ -67,17 +67,15 @@ def first_layer_apart(at: Step, model: str = "", rounding: float = 0.0) -> First
         gap, noise = gap_and_noise(joined(one), joined(other), [joined(each[i]) for each in also if i < len(each)])
         name = str(one[0].info["name"])
         if gap <= max(noise, rounding):
-            without = ""
-        elif (lacking := _without_activation(one, other)) is not None and not (
-            given_to(sides[lacking], at.number, (one, other)[lacking][0]) and _fed_otherwise(at, one[0], other[0])
-        ):
-            made_up = given_to(sides[lacking], at.number, (one, other)[lacking][0], after=True)
-            without = "" if made_up else without or name
-        else:
+            without, last = "", (i, j)
+            continue
+        lacking, fed_otherwise = _without_activation(one, other), _fed_otherwise(at, one[0], other[0])
+        called = None if lacking is None else (sides[lacking], at.number, (one, other)[lacking][0])
+        if called is None or (given_to(*called) and fed_otherwise):
             alone = classes[0][last[0] + 1 : i], classes[1][last[1] + 1 : j]
-            before = a[last[0]][0] if last[0] >= 0 and _fed_otherwise(at, one[0], other[0]) else None
+            before = a[last[0]][0] if last[0] >= 0 and fed_otherwise else None
             return FirstApart(without or ("" if any(alone) else name), before, (one[0], other[0]), alone)
-        last = i, j
+        without, last = "" if given_to(*called, after=True) else without or name, (i, j)
     return FirstApart(None if classes[0] == classes[1] != [] else "")
 
 
