@@ -143,8 +143,12 @@ def test_a_penalty_that_is_counted_twice_is_cited_where_it_is_read(tmp_path):
         return found.text
 
     assert cited(penalty, loss) == penalty.strip()
+    given = "    penalty = tf.add_n(model_losses)"
+    assert cited(given, loss) == given.strip()
     assert cited("    # model.losses", loss) == loss.strip()
     assert cited(penalty, "    log(model.losses)", loss) == loss.strip(), "which of the two is not known"
+    cause, half = CATALOGUE["regularization-missing"], "    penalty = decay * tf.nn.l2_loss(weight)"
+    assert cited(half, loss) == half.strip()
 
 
 @pytest.mark.parametrize(("id", "cited"), [

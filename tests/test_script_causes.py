@@ -17,6 +17,8 @@ from compare.check import not_finite, recorded
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
 from compare.check.causes.data_recorded import _in_whole_epoch
+from compare.check.causes.loss_of_examples import _recorded_logits
+from compare.check.causes.loss_recorded import _is_times, recorded_without_penalty
 from compare.check.causes.optimizer_recorded import kind_of_setting, with_options
 from compare.check.hints import _hints_on_draws, called_between_steps, hints
 from compare.check.judge_recorded import _with_updates_of, name_causes, name_further
@@ -473,6 +475,59 @@ def test_the_first_layer_that_differs_is_one_that_no_function_makes_up_for(right
     for both in (one, two), (two, one):
         found = locate(*both, [], STEP, NAMES)
         assert (found.stage, found.where) == ("predictions", where)
+
+
+def test_several_losses_of_micro_batches_are_no_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    def calls(event: Event) -> list[Event]:
+        return [replace(event, arrays=[*event.arrays, np.float32(value)]) for value in (2.0, 3.0)]
+
+    right, other = (with_loss(changed(RIGHT, "targets", calls), loss + PENALTY) for loss in (2.5, 5.0))
+    both = replace(sides(other), close_ups=(right, other))
+    for parts, kinds in ((1, ["terms-summed"]), (2, [])):
+        monkeypatch.setattr("compare.check.hints.parts_of_step", lambda sides, parts=parts: [parts, parts])
+        assert [each.kind for each in hints(Located(STEP, "loss"), both) if "term" in each.kind] == kinds
+
+
+@pytest.mark.parametrize(("labels", "equal"), [(0.0, True), (1.0, False)])
+def test_inputs_that_attack_a_model_are_no_other_examples(labels: float, equal: bool) -> None:
+    """They have the labels of the examples; more examples have others."""
+
+    def again(event: Event) -> list[Event]:
+        more = event.arrays[0] + np.float32(0.5)
+        return [event, replace(event, arrays=[more], rows=row_hashes([more]))]
+
+    def called_again(event: Event) -> list[Event]:
+        true = event.arrays[0] + np.float32(labels)
+        return [event, replace(event, arrays=[true, *event.arrays[1:]], rows=row_hashes([true]))]
+
+    attacked = changed(changed(RIGHT, "inputs", again), "targets", called_again)
+    for both in ((attacked, RIGHT), (RIGHT, attacked)):
+        examples = locate(*both, [], STEP, NAMES).of("examples")
+        assert examples is not None and examples.equal == equal
+
+
+def test_a_factor_is_that_of_the_loss_of_own_labels_which_weights_may_give() -> None:
+    other = changed(RIGHT, "targets", lambda event: replace(event, arrays=[event.arrays[0] + 1, event.arrays[1]]))
+    own, right = targets_of(other, STEP), targets_of(RIGHT, STEP)
+    assert own is not None and right is not None
+    value = value_of(own)
+    assert value is not None
+    given = sides(with_loss(other, 0.5 * (value + PENALTY)))
+    assert _is_times(0.5, given, STEP, right, apart=False) and not _is_times(0.6, given, STEP, right, apart=False)
+
+
+@pytest.mark.parametrize(("own", "remedy"), [(None, "2 * tf.nn.l2_loss"), (PENALIZED[3], "loss += tf.add_n")])
+def test_half_a_penalty_of_a_model_without_regularizers_is_mended_by_hand(own: Any, remedy: str) -> None:
+    given = with_layers(sides(RIGHT), (*PENALIZED[:3], own, PENALIZED[3]))
+    halves = [each for each in recorded_without_penalty(given, Located(STEP, "loss"))
+              if each.evidence.kind == "script-half-penalty"]  # fmt: skip
+    assert [each.remedy.startswith(remedy) for each in halves] == [True]
+
+
+@pytest.mark.parametrize(("foreseen", "remedy"), [(True, "return logits  # "), (False, "loss_object = ")])
+def test_probabilities_of_one_model_alone_are_mended_in_the_model(foreseen: bool, remedy: str) -> None:
+    first, *_ = _recorded_logits(replace(sides(RIGHT), foreseen=foreseen), Located(STEP, "loss"))
+    assert first.evidence.kind == "script-probabilities" and first.remedy.startswith(remedy)
 
 
 @pytest.mark.parametrize(("right", "other", "before", "calls"), [
@@ -1286,7 +1341,8 @@ def test_micro_batches_that_are_too_few_for_an_update_get_one_of_their_own() -> 
             (cause,) = found_causes(*pair)
             assert (cause.id, cause.side) == ("examples-dropped", side)
             assert has(cause, kind="rest-without-update", examples=4, more=more)
-    whole = linear_step(rows=slice(0, 16))
+    goes_on = found_causes(right, other, ends=(3,))
+    assert not any(has(cause, kind="rest-without-update") for cause in goes_on), "they are in an epoch that goes on"
     both = replace(sides(other), close_ups=(right, other), step=STEP)
     adam = {**ADAM, "config": {**ADAM["config"], "gradient_accumulation_steps": 4}}
     keeps = replace(both, traces=(both.traces[0], replace(both.traces[1], optimizers=[adam])))
