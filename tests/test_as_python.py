@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from compare.app import cli, standard_streams
-from compare.app.notebooks import as_python
 from compare.app.script_runs import ScriptRunner, failure_of
+from compare.app.script_sides import as_python
 from compare.records import RecordError, Variable
 from compare.records.files import storing
 from compare.user_errors import describe

@@ -30,8 +30,8 @@ from keras.src.losses.losses import LossFunctionWrapper
 
 import compare
 from compare.app import cli
-from compare.app.notebooks import as_python
 from compare.app.script_runs import START_METHOD, ScriptRunner
+from compare.app.script_sides import as_python
 from compare.app.scripts import _further_names, _say_what_trained, _shuffles_apart
 from compare.check.step_values import calls_of, gradients_of, loss_of
 from compare.engine.described import layers_of

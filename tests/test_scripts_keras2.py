@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import compare
-from compare.app.environments import versions_of
+from compare.app.script_sides import versions_of
 from compare.check.recorded import other_settings
 from compare.errors import NoVerdictError, RequestError
 

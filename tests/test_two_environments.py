@@ -16,8 +16,8 @@ from unittest.mock import Mock
 import pytest
 
 import compare
-from compare.app.environments import refuse_flags, versions_of
-from compare.app.script_sides import _exactly, _names_of_repository, sides_of
+from compare.app.processes import refuse_flags
+from compare.app.script_sides import _exactly, _names_of_repository, sides_of, versions_of
 from compare.app.scripts import _environments_apart
 from compare.errors import RequestError
 from compare.modes import Scripts
@@ -116,7 +116,7 @@ def test_an_interpreter_that_cannot_be_used_is_refused_in_one_line(tmp_path: Pat
 def test_an_interpreter_that_does_not_answer_is_ended_with_all_that_it_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compare.app.environments.SECONDS", 1)
+    monkeypatch.setattr("compare.app.script_sides.SECONDS", 1)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path / 'pid'}\nwait\n")
     python.chmod(0o755)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,6 +80,22 @@ def refuse_too_many(options: Request) -> None:
                 f"{flag(name)} {getattr(options, name)}: this machine has processors and memory for at most {most} "
                 f"processes ({cores()} processors); give at most {most}"
             )
+
+
+FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS")
+"""The environment variables that XLA reads when it first compiles."""
+_COMPILE = "import tensorflow as tf\ntf.function(lambda: tf.constant(1.0) + 1.0, jit_compile=True)()"
+
+
+def refuse_flags() -> None:
+    """Refuses flags that XLA does not know: it ends the process with 1 then, the status of a difference."""
+    given = [name for name in FLAGS if os.environ.get(name)]
+    if not given:
+        return
+    command, nowhere = [sys.executable, "-P", "-c", _COMPILE], subprocess.DEVNULL
+    tried = subprocess.run(command, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE, text=True, errors="replace")
+    if said := re.search(r"^F\d{4} .*?\] (.*)", tried.stderr, re.MULTILINE):  # a fatal message
+        raise RequestError(f"{' and '.join(given)}: TensorFlow ends at once ({said[1]}); change or unset it")
 
 
 def division(options: Trained, jobs: int) -> tuple[int, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,15 +14,39 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from compare.app.environments import PACKAGES, versions_of
-from compare.app.notebooks import as_python
+from compare.app import processes
 from compare.errors import RequestError
 from compare.modes import Scripts
 from compare.naming import distinct, plain, refuse_missing, shown_path
 from compare.request import keras_of_the_environment
+from compare.watch.cells import joined
 from compare.watch.settings import Program
 
 T = TypeVar("T")
+PACKAGES = ("tensorflow", "keras", "numpy")
+"""What decides how a script trains."""
+LEGACY = "tf-keras"
+"""What is ``tf.keras`` in place of Keras 3 where ``TF_USE_LEGACY_KERAS`` asks for Keras 2."""
+OLDEST = {"tensorflow": (2, 15), "keras": (2, 15)}
+"""The oldest versions whose scripts can be watched."""
+OLDEST_OF_3 = (3, 3)
+"""The oldest version of Keras 3; Keras 2 is that of TensorFlow 2.15, or tf-keras."""
+_ASK = f"""
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {{"python": ".".join(map(str, sys.version_info[:3]))}}
+for name in {(*PACKAGES, LEGACY)}:
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+SECONDS = 60
+_CELL_MAGIC = re.compile(r"\A\s*%%(?:time|timeit|capture|prun)\b")
+"""Begins a cell whose code runs, whatever else is done with it."""
+_LINE_MAGIC = re.compile(r"^([ \t]*)%(?:time|prun)[ \t]+(?!-)", re.MULTILINE)
+"""Begins a line whose code runs."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +115,76 @@ def _ends(options: Scripts, versions: Sequence[Mapping[str, str]]) -> list[str]:
         return [f"-{plain(commit)[:40]}" for commit in options.commits]
     apart = next((name for name in (*PACKAGES, "python") if versions[0].get(name) != versions[1].get(name)), "")
     return [f"-{apart}-{known[apart]}" if apart else "" for known in versions]
+
+
+def as_python(script: str, path: Path) -> str:
+    """The Python file to run: the script itself, or, written to ``path``, what the cells of a notebook say."""
+    if Path(script).suffix != ".ipynb":
+        return os.path.join(os.getcwd(), script)  # as Python does: a folder before .. may be a link
+    try:
+        from nbconvert.filters import ipython2python  # noqa: PLC0415 (an extra)
+    except ImportError:
+        raise RequestError(
+            f"--scripts {script}: notebooks need nbconvert; install it with: pip install 'fit-vs-loop[notebooks]'"
+        ) from None
+    try:
+        cells = json.loads(Path(script).read_text(encoding="utf-8"))["cells"]
+        codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise RequestError(f"--scripts {script}: this is not a notebook that nbconvert can read ({text})") from None
+    # Without the magics that run a cell's code and measure it, or hide its output; its lines stay where they are.
+    timed = [_LINE_MAGIC.sub(r"\1", _CELL_MAGIC.sub("# timed:", code)) for code in codes]
+    lines = [ipython2python(code) for code in timed]  # type: ignore[no-untyped-call]
+    path.write_text(joined(lines), encoding="utf-8")
+    return str(path)
+
+
+def versions_of(python: str) -> dict[str, str]:
+    """The version of Python and of each of ``PACKAGES`` that an interpreter has.
+
+    Raises:
+        RequestError: if no script can be watched there.
+    """
+    try:
+        found: dict[str, str] = json.loads(_answer(python))
+    except FileNotFoundError:
+        raise RequestError(f"--python {python}: there is no such program") from None
+    except (OSError, ValueError, subprocess.SubprocessError):
+        raise RequestError(f"--python {python}: this does not run as Python 3") from None
+    legacy = found.pop(LEGACY, "")
+    if keras_of_the_environment() == 2 and (legacy or _numbers(found.get("keras", "3")) >= (3,)):
+        found["keras"] = legacy
+    if _numbers(found["python"]) < (3, 11):
+        raise RequestError(f"--python {python}: it is Python {found['python']}; 3.11 or newer is needed")
+    for name, least in OLDEST.items():
+        needed = f"{name} {'.'.join(map(str, least))} or newer"
+        if found.get(name) == "":
+            raise RequestError(f"TF_USE_LEGACY_KERAS asks for {LEGACY}, which {python} lacks; install it there")
+        if name not in found:
+            raise RequestError(f"--python {python}: {name} is not installed there; {needed} is needed")
+        if _numbers(found[name]) < least:
+            raise RequestError(f"--python {python}: it has {name} {found[name]}; {needed} is needed")
+    if (3,) <= _numbers(found["keras"]) < OLDEST_OF_3:
+        raise RequestError(f"--python {python}: it has keras {found['keras']}; of Keras 3, 3.3 or newer is needed")
+    return found
+
+
+def _answer(python: str) -> str:
+    """What an interpreter answers; ends it, and all that it has started."""
+    command, nowhere = [python, "-I", "-c", _ASK], subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere, text=True, start_new_session=True
+    ) as process:
+        try:
+            answer, _ = process.communicate(timeout=SECONDS)
+            return answer
+        finally:
+            processes.send(process.pid, processes.KILL)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
 def _checked_out(commit: str, script: str, where: Path) -> tuple[str, str, dict[str, str]]:

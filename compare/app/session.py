@@ -13,7 +13,6 @@ from rich.console import Console
 from compare import signals
 from compare.app import cluster_session
 from compare.app.baseline import read_baseline, since_baseline
-from compare.app.environments import refuse_flags
 from compare.app.parallel_trainers import (
     EarlyChecks,
     at_once,
@@ -22,7 +21,7 @@ from compare.app.parallel_trainers import (
     train_in_parallel,
     worker_of,
 )
-from compare.app.processes import refuse_too_many
+from compare.app.processes import refuse_flags, refuse_too_many
 from compare.app.provenance import before_training, code, digest, preflight_problems
 from compare.app.ready import Session
 from compare.app.resume import refuse_changes
