@@ -82,7 +82,7 @@ from compare.watch.trace import (
     steps_made,
 )
 from compare.watch.trace_writer import TraceWriter
-from compare.watch.training import Count
+from compare.watch.trainings import Count
 from compare.watch.weights import weights_of
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

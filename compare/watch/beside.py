@@ -14,8 +14,7 @@ import tensorflow as tf
 from compare.watch.initial_weights import InitialWeights, mark_of
 from compare.watch.trace import APART, INSIDE, LEFT
 from compare.watch.trace_writer import TraceWriter
-from compare.watch.training import Training
-from compare.watch.trainings import Trainings
+from compare.watch.trainings import Training, Trainings
 from compare.watch.weights import value_of, weights_of
 
 

@@ -12,7 +12,7 @@ from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import Inside
 from compare.watch.initial_weights import InitialWeights
 from compare.watch.settings import Nudge
-from compare.watch.training import Training
+from compare.watch.trainings import Training
 from compare.watch.under_way import Here
 from compare.watch.weights import strategy_of
 

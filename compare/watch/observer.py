@@ -23,8 +23,7 @@ from compare.watch.repeats import Repeats, leaves
 from compare.watch.settings import SEEDS, Detail
 from compare.watch.trace import BY_OWN_STEP, MADE_AT
 from compare.watch.trace_writer import TraceWriter
-from compare.watch.training import Training
-from compare.watch.trainings import Trainings
+from compare.watch.trainings import Training, Trainings
 from compare.watch.under_way import Here, eagerly, is_replica
 from compare.watch.updates import Updates
 from compare.watch.weights import weights_of

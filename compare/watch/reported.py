@@ -24,7 +24,7 @@ from compare.watch.observer import Observer
 from compare.watch.settings import ORDER, Settings
 from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported
 from compare.watch.trace_writer import TraceWriter
-from compare.watch.training import Training
+from compare.watch.trainings import Training
 from compare.watch.weights import value_of
 
 FIT_ARGUMENTS = ("epochs", "initial_epoch", "validation_split")

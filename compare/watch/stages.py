@@ -38,7 +38,7 @@ from compare.watch.shapes import are_pairs, of_pairs
 from compare.watch.step_events import StepEvents, variable_ids
 from compare.watch.trace import CLIPPING
 from compare.watch.trace_writer import TraceWriter, pickled
-from compare.watch.training import Training
+from compare.watch.trainings import Training
 from compare.watch.weights import named_seeds_of, rates_of, strategy_of, weights_of
 
 OF_TENSORFLOW = (

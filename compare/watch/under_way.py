@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from compare.threads import in_thread
-from compare.watch.training import Training
 
 T = TypeVar("T")
 _traced = threading.local()
@@ -50,7 +49,7 @@ class Here(threading.local):
     applying = False
     data_set: Any = None
     taken: Mapping[int, tuple[Any, Any]] = MappingProxyType({})
-    by_hand: Training | None = None
+    by_hand: Any = None
     applied: Mapping[int, Sequence[frozenset[int]]] = MappingProxyType({})
 
     @contextmanager

@@ -17,8 +17,7 @@ from compare.patching import patch
 from compare.watch.initial_weights import InitialWeights
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.trace import MADE_AFTER, MADE_AT, MADE_WITH, SET_AT
-from compare.watch.training import ByHand, Training
-from compare.watch.trainings import Trainings
+from compare.watch.trainings import ByHand, Training, Trainings
 from compare.watch.under_way import Here, eagerly, is_replica
 
 CHANGE = "assign", "assign_add", "assign_sub", "_strided_slice_assign"
