@@ -56,7 +56,7 @@ from compare.engine.keras_generation import learning_rate
 from compare.modes import Scripts
 from compare.options import request
 from compare.patching import patch, undone
-from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype, write_json
+from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype
 from compare.records.model import npz
 from compare.records.run_json import RunJson
 from compare.verdict.judge import with_located
@@ -75,7 +75,6 @@ from compare.watch.step_events import Replica, StepEvents
 from compare.watch.trace import (
     ENOUGH,
     LEFT,
-    UNTRAINED,
     FitEpoch,
     Trace,
     read_traces,
@@ -293,17 +292,19 @@ def test_moving_averages_that_belong_to_no_model_are_said(watch: Watch) -> None:
         tf.train.ExponentialMovingAverage(0.9).apply([tf.Variable(1.0)])
 
     none, one, other = (only(watch(script)) for script in (lambda: by_hand(make()), averaging, averaging))
-    assert _averages(["fit", "loop"], [none, none]) == ([], False)
+    runs: list[Any] = [SimpleNamespace(name="fit"), SimpleNamespace(name="loop")]
+    assert _averages(runs, [none, none]) == ([], False)
     how = "moving averages by tf.train.ExponentialMovingAverage, and they are not compared"
-    assert _averages(["fit", "loop"], [none, one]) == ([f"only loop keeps {how}"], False)
-    assert _averages(["fit", "loop"], [one, other]) == ([f"fit and loop keep {how}"], True)
+    assert _averages(runs, [none, one]) == ([f"only loop keeps {how}"], False)
+    assert _averages(runs, [one, other]) == ([f"fit and loop keep {how}"], True)
 
 
 def test_trainings_that_are_not_compared_are_said(tmp_path: Path) -> None:
-    write_json(tmp_path / UNTRAINED, {"models": [], "optimizers": [], "further": ["model-4", "model-5"]})
-    run: Any = SimpleNamespace(folder=tmp_path, settings=SimpleNamespace(trainings=4), lingered=False)
+    untrained = {"further": ["model-4", "model-5"]}
+    settings = SimpleNamespace(trainings=4)
+    run: Any = SimpleNamespace(name="a", folder=tmp_path, settings=settings, lingered=False, untrained=untrained)
     only_four = "a also trains model-4, model-5: only its first 4 trainings can be compared"
-    assert _further(["a"], [run]) == [only_four]
+    assert _further([run]) == [only_four]
     models = [SimpleNamespace(traces=[SimpleNamespace(last=3)])]
     options = SimpleNamespace(max_steps=3)
     session: Any = SimpleNamespace(names=["a"], alone=False, options=options, models=models, stopped=False)

@@ -337,11 +337,11 @@ def test_keras_2_and_3_are_compared(tmp_path: Path, environment: Environment) ->
 
 def test_what_one_script_alone_imports_is_no_other_environment(tmp_path: Path) -> None:
     known = {"numpy": "2.4", "pandas": "3.0"}, {"numpy": "2.3", "XLA_FLAGS": "--a"}
-    runs: list[Any] = [SimpleNamespace(folder=tmp_path / name) for name in "ab"]
+    runs: list[Any] = [SimpleNamespace(name=name, folder=tmp_path / name) for name in "ab"]
     for run, environment in zip(runs, known, strict=True):
         run.folder.mkdir()
         write_json(run.folder / ENVIRONMENT, environment)
-    (text,) = _environments_apart(["a", "b"], runs)
+    (text,) = _environments_apart(runs)
     assert text == "the environments differ: numpy 2.4 and 2.3, XLA_FLAGS not there and --a (a's first)"
 
 

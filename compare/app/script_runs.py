@@ -36,7 +36,7 @@ from compare.records import (
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.settings import ALL_BEGUN, ENDED, Settings
-from compare.watch.trace import ENOUGH, FAILED, OTHERS, OVER, Trace, steps_made
+from compare.watch.trace import ENOUGH, FAILED, OTHERS, OVER, UNTRAINED, Trace, steps_made
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0
@@ -61,12 +61,14 @@ class ScriptRun:
     """One script that runs, or has run; while it runs, its exit status is None.
 
     Attributes:
+        name: what it is called on the screen.
         asked: whether it was asked to end, so that its status says nothing.
     """
 
     settings: Settings
     log: Path
     pid: int
+    name: str = ""
     status: int | None = None
     asked: bool = False
 
@@ -74,6 +76,16 @@ class ScriptRun:
     def folder(self) -> Path:
         """Where its trace is."""
         return Path(self.settings.folder)
+
+    @property
+    def script(self) -> str:
+        """The script as the user calls it."""
+        return self.settings.cited(self.settings.script)
+
+    @property
+    def untrained(self) -> dict[str, list[str]]:
+        """Why steps may be missing, as ``Observer.untrained``."""
+        return left_by(self, UNTRAINED) or {"models": [], "optimizers": [], "further": [], "gradients": []}
 
     def steps(self) -> int:
         """The number of optimizer steps so far, over all its trainings."""
@@ -163,7 +175,7 @@ class ScriptRunner:
         for server in self._servers.values():
             server.wait()
 
-    def start(self, settings: Settings, log: Path) -> ScriptRun:
+    def start(self, settings: Settings, log: Path, name: str = "") -> ScriptRun:
         """Starts a script.
 
         Raises:
@@ -181,7 +193,7 @@ class ScriptRunner:
             raise self._lost() from None
         while (message := self._next(None))[0] != "started":
             self._ended(*message[1:])
-        run = self._running[message[1]] = ScriptRun(settings, log, message[1])
+        run = self._running[message[1]] = ScriptRun(settings, log, message[1], name)
         return run
 
     def wait(self, runs: Sequence[ScriptRun], look: Callable[[], None] = lambda: None) -> None:

@@ -42,7 +42,7 @@ from compare.reporting.terminal import say, tell
 from compare.verdict.findings import Source
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.settings import MADE_ALIKE, ORDER, WEIGHTS
-from compare.watch.trace import ENOUGH, ENVIRONMENT, LEFT, OTHERS, UNSEEN, UNTRAINED, Trace, read_traces
+from compare.watch.trace import ENOUGH, ENVIRONMENT, LEFT, OTHERS, UNSEEN, Trace, read_traces
 
 
 def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
@@ -138,12 +138,11 @@ def _strategy(replicas: Sequence[int]) -> dict[str, object]:
 
 def _train(session: ScriptsSession) -> None:
     """Runs the scripts, and writes the records of what they have trained, also if they were interrupted."""
-    names = [session.names[side] for side in session.sides]
     settings = [session.settings(side) for side in session.sides]
-    runs = run_scripts(session, settings, names)
+    runs = run_scripts(session, settings, session.names[: len(settings)])
     session.first = False
     if not session.interrupted:
-        _refuse_failed(session, names, runs)
+        _refuse_failed(session, runs)
     traces = [read_traces(run.folder) for run in runs]
     # Scripts that were stopped are compared up to the last step that both have.
     paired = paired_models(traces, 0 if session.stopped else session.options.max_steps) or _copies(session, traces)
@@ -152,11 +151,10 @@ def _train(session: ScriptsSession) -> None:
     if not paired:
         if session.interrupted:
             return
-        for name, run, made in zip(names, runs, traces, strict=True):
+        for run, made in zip(runs, traces, strict=True):
             if not made:
-                raise _failed(session, _no_training(run), name)
+                raise _failed(session, _no_training(run), run.name)
         raise _failed(session, _nothing_to_compare(session, traces))
-    environments = _environments_apart(names, runs)
     if unlike := next((pair for pair in paired if not _begin_alike(session, pair)), None):
         paired = _copies(session, traces)
         if not paired:
@@ -172,10 +170,10 @@ def _train(session: ScriptsSession) -> None:
     models = session.models
     several = [list(each.names) for each in models[1:]]
     session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
-    unknown = _look_at_the_rest(session, names, runs, traces, paired)
+    unknown = _look_at_the_rest(session, runs, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
-    notes = [*environments, *(_unknown_ends(session.models[0]) if shown else ()), *_cut(session, runs)]
+    notes = [*_environments_apart(runs), *(_unknown_ends(session.models[0]) if shown else ()), *_cut(session, runs)]
     notes += [*session.failed, *_shuffles_apart(session, (first, second)), *_both_fit(session, paired)]
     session.run.save(notes=[*commits, *notes, *session.left_over, *session.left_out], unpaired=unpaired or None)
     for text in notes:
@@ -185,7 +183,6 @@ def _train(session: ScriptsSession) -> None:
 
 def _look_at_the_rest(
     session: ScriptsSession,
-    names: Sequence[str],
     runs: Sequence[ScriptRun],
     traces: Sequence[Sequence[Trace]],
     paired: Sequence[tuple[Trace, Trace]],
@@ -196,8 +193,8 @@ def _look_at_the_rest(
     unknown = {f"other weights of {each.names[1]}": left_out(each.names, each.traces, told, changing=True)
                for each in session.models}  # fmt: skip
     unused = (text for each in session.models for text in left_out(each.names, each.traces, told, changing=False))
-    averages, both_average = _averages(names, paired[0])
-    session.left_out = [*unused, *_uncounted(names, runs), *(further := _further(names, runs)), *averages]
+    averages, both_average = _averages(runs, paired[0])
+    session.left_out = [*unused, *_uncounted(runs), *(further := _further(runs)), *averages]
     unknown[f"the moving averages of {session.names[1]}"] = [] if both_average else averages
     if session.alone:
         session.left_out += further_trainings(session.names[0], traces[0], paired)
@@ -243,9 +240,10 @@ def _further_names(session: ScriptsSession, number: int, pair: Sequence[Trace]) 
 
 def _cut(session: ScriptsSession, runs: Sequence[ScriptRun]) -> list[str]:
     """That no script was watched for longer, as sentences, if one would have gone on."""
-    lingered = [name for name, run in zip(session.names, runs, strict=False) if run.lingered]
     threads = [
-        f"{name} was ended: its last line had run, and a thread or a function of atexit went on" for name in lingered
+        f"{run.name} was ended: its last line had run, and a thread or a function of atexit went on"
+        for run in runs
+        if run.lingered
     ]
     most = session.options.max_steps
     cut = any(trace.last >= most for model in session.models for trace in model.traces)
@@ -277,7 +275,7 @@ def _both_fit(session: ScriptsSession, paired: Sequence[tuple[Trace, Trace]]) ->
     return ["both scripts train by fit: no loop of one's own was compared"] if fits else []
 
 
-def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
+def _environments_apart(runs: Sequence[ScriptRun]) -> list[str]:
     """What the scripts ran in that may change numbers and is not the same, as a sentence."""
     found = [left_by(run, ENVIRONMENT) for run in runs]
     if len(found) < 2 or not all(found):
@@ -286,50 +284,42 @@ def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list
     names_of_both = [name for name in {**found[0], **found[1]} if name.isupper() or all(name in each for each in found)]
     both = {name: [each.get(name, "not there") for each in found] for name in names_of_both}
     apart = [f"{name} {one} and {other}" for name, (one, other) in both.items() if one != other]
-    return [f"the environments differ: {', '.join(apart)} ({names[0]}'s first)"] if apart else []
+    return [f"the environments differ: {', '.join(apart)} ({runs[0].name}'s first)"] if apart else []
 
 
-def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence[ScriptRun]) -> None:
-    for name, run in zip(names, runs, strict=True):
-        script = run.settings.cited(run.settings.script)
+def _refuse_failed(session: ScriptsSession, runs: Sequence[ScriptRun]) -> None:
+    """Raises the error of a script that failed, unless it has made as many steps as the other, which did not fail."""
+    whole = [run.steps() for run in runs if not failure_of(run)]
+    for run in runs:
         if how := left_by(run, UNSEEN):
-            raise _failed(session, f"no verdict is possible: {script} {how}", name, how)
-        if (error := failure_of(run)) and _made_all_steps(run, runs):
-            session.failed.append(f"{name} failed after its last step: {error}")
+            raise _failed(session, f"no verdict is possible: {run.script} {how}", run.name, how)
+        if (error := failure_of(run)) and 0 < run.steps() in whole:
+            session.failed.append(f"{run.name} failed after its last step: {error}")
         elif error:
-            raise _failed(session, f"{script} failed: {error}; its output is in {run.log}", name, error)
+            raise _failed(session, f"{run.script} failed: {error}; its output is in {run.log}", run.name, error)
 
 
-def _made_all_steps(failed: ScriptRun, runs: Sequence[ScriptRun]) -> bool:
-    """Whether a script that failed has made as many steps as the other, which did not fail."""
-    return any(not failure_of(run) and run.steps() == failed.steps() > 0 for run in runs if run is not failed)
-
-
-def _untrained(run: ScriptRun) -> dict[str, list[str]]:
-    return left_by(run, UNTRAINED) or {"models": [], "optimizers": [], "further": [], "gradients": []}
-
-
-def _averages(names: Sequence[str], traces: Sequence[Trace]) -> tuple[list[str], bool]:
+def _averages(runs: Sequence[ScriptRun], traces: Sequence[Trace]) -> tuple[list[str], bool]:
     """The moving averages of weights, of which only the making was seen, as a sentence; and whether all have some."""
-    keeping = [name for name, trace in zip(names, traces, strict=False) if trace.averages]
-    both = len(keeping) == len(names)
+    keeping = [run.name for run, trace in zip(runs, traces, strict=False) if trace.averages]
+    both = len(keeping) == len(runs)
     what = f"keep{'s' * (len(keeping) == 1)} moving averages by tf.train.ExponentialMovingAverage"
     who = "only " * (not both) + " and ".join(keeping)
     return [f"{who} {what}, and they are not compared"] if keeping else [], both
 
 
-def _uncounted(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
+def _uncounted(runs: Sequence[ScriptRun]) -> list[str]:
     """The optimizers whose steps could not be counted, as sentences."""
-    found = {name: _untrained(run)["optimizers"] for name, run in zip(names, runs, strict=True)}
+    found = {run.name: run.untrained["optimizers"] for run in runs}
     return [f"{name} applies {some(each)}, whose iterations stay the same" for name, each in found.items() if each]
 
 
-def _further(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
+def _further(runs: Sequence[ScriptRun]) -> list[str]:
     """The trainings that are more than the largest number of those that are compared, as sentences."""
     return [
-        f"{name} also trains {some(further)}: only its first {run.settings.trainings} trainings can be compared"
-        for name, run in zip(names, runs, strict=True)
-        if (further := _untrained(run)["further"])
+        f"{run.name} also trains {some(further)}: only its first {run.settings.trainings} trainings can be compared"
+        for run in runs
+        if (further := run.untrained["further"])
     ]
 
 
@@ -410,11 +400,11 @@ def _nothing_to_compare(session: ScriptsSession, traces: Sequence[Sequence[Trace
 
 def _no_training(run: ScriptRun) -> str:
     """Why a script has made no step that could be seen."""
-    script = run.settings.cited(run.settings.script)
+    script = run.script
     if others := left_by(run, OTHERS):
         watched = "Keras 3 on TensorFlow, or tf-keras if TF_USE_LEGACY_KERAS=1 is set for the command"
         return f"{script} uses {' and '.join(others)}; --scripts watches {watched}"
-    untrained = _untrained(run)
+    untrained = run.untrained
     if optimizers := untrained["optimizers"]:
         return (
             f"{script} applies {some(optimizers)}, which leaves its iterations as they are, so there is no step to "

@@ -148,13 +148,13 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
         return ", ".join(f"{name} {count:,}{total} steps" for name, count, total in zip(shown, steps, of, strict=True))
 
     with waiting(session.console, progress):
-        runs = [session.runner.start(each, log) for each, log in zip(settings, logs, strict=True)]
+        runs = list(map(session.runner.start, settings, logs, shown))
 
         def look() -> None:
             steps[:] = [run.steps() for run in runs]
             if first and session.options.verbose:
-                for name, log in zip(shown, logs, strict=True):
-                    printed[log] += _print_new(name, log, printed[log], session.console)
+                for run in runs:
+                    printed[run.log] += _print_new(run, printed[run.log], session.console)
             unseen = any(left_by(run, UNSEEN) for run in runs)
             # One that fails after its last step is compared: the other may make as many.
             over = [run.steps() for run in runs if run.status is not None and failure_of(run)]
@@ -190,13 +190,13 @@ def _awaits_model(initial: Path) -> bool:
     return time.time() > since + PATIENCE and not (any(initial.glob("*.npz")) or (initial / ENDED).exists())
 
 
-def _print_new(name: str, log: Path, begin: int, console: Console) -> int:
+def _print_new(run: ScriptRun, begin: int, console: Console) -> int:
     """Prints what a log has gained; returns how many bytes that is."""
-    with open(log, "rb") as file:
+    with open(run.log, "rb") as file:
         file.seek(begin)
         new = file.read()
     for line in new.decode(errors="replace").splitlines():
-        say(console, f"{name}: {line}")
+        say(console, f"{run.name}: {line}")
     return len(new)
 
 
