@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from compare import naming
+from compare.records.codec import decode, encode
 from compare.watch.cells import citing_cells, place_in_cells
 
 SEEDS, WEIGHTS, ORDER = naming.MADE_ALIKE
@@ -148,11 +149,8 @@ class Settings(Detail, Program):
         return file, line
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        path.write_text(json.dumps(encode(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Settings:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        nudge, close_up = content.pop("nudge"), tuple((first, last) for first, last in content.pop("close_up"))
-        content = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
-        return cls(**content, nudge=Nudge(**nudge) if nudge else None, close_up=close_up)
+        return decode(cls, json.loads(path.read_text(encoding="utf-8")))
