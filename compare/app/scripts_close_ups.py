@@ -61,16 +61,12 @@ class Departure:
         return self.step if self.start is None else max(self.model.epochs.step(self.start), 1)
 
     @property
-    def begin(self) -> int:
-        """The first of the steps after which weights were seen next at ``step``: one call may make several."""
+    def window(self) -> tuple[int, int]:
+        """The steps to look into before ``step``: one call may make several, after which weights are seen next."""
         first, second = (trace.steps["step"] for trace in self.model.traces)
         known = np.intersect1d(first, second)
-        return int(known[known < self.step].max(initial=INITIAL)) + 1
-
-    @property
-    def window(self) -> tuple[int, int]:
-        """The steps to look into before ``step``, of one call."""
-        return self.begin, min(self.begin + STEPS_OF_CALL, self.step) - 1
+        begin = int(known[known < self.step].max(initial=INITIAL)) + 1
+        return begin, min(begin + STEPS_OF_CALL, self.step) - 1
 
     @property
     def ending(self) -> tuple[int, int]:
