@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -15,8 +15,7 @@ from compare.patching import Inside, patch
 from compare.user_errors import line_now, line_that_made
 from compare.verdict.findings import Source
 from compare.watch.beside import Beside
-from compare.watch.builds import Builds
-from compare.watch.initial_weights import InitialWeights
+from compare.watch.initial_weights import Builds, InitialWeights
 from compare.watch.noise import Noise
 from compare.watch.random_numbers import RandomNumbers
 from compare.watch.repeats import Repeats, leaves
@@ -450,5 +449,4 @@ class Observer:
         """Called after a step was recorded."""
 
 
-T = TypeVar("T")
 _lock = threading.Lock()
