@@ -24,7 +24,6 @@ from compare.watch.observer import Observer
 from compare.watch.settings import ORDER, Settings
 from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported
 from compare.watch.trace_writer import TraceWriter
-from compare.watch.trainings import Training
 from compare.watch.weights import value_of
 
 FIT_ARGUMENTS = ("epochs", "initial_epoch", "validation_split")
@@ -45,7 +44,7 @@ def watch_reports(observer: Observer, writer: TraceWriter, settings: Settings) -
     """Patches Keras and TensorFlow in this process."""
     _watch_fit(observer, writer, settings)
     _watch_batches(observer, writer)
-    _watch_metrics(observer, writer)
+    _Metrics(observer, writer)
     for name in CALLS:
         patch(tf.data.Dataset, name, _recorded(name, writer))
     patch(tf.train.ExponentialMovingAverage, "apply", partial(_averaged, writer))
@@ -127,12 +126,7 @@ class _Used:
 
 
 class _Metrics:
-    """The metrics of a script: their numbers, in the order of use, when they are updated, and what they measure.
-
-    Attributes:
-        inside_keras: calls of Keras's own methods that use metrics.
-        called: calls of a metric, which update it and give its value.
-    """
+    """The metrics of a script: their numbers, in the order of use, when they are updated, and what they measure."""
 
     def __init__(self, observer: Observer, writer: TraceWriter) -> None:
         self._observer, self._writer = observer, writer
@@ -141,10 +135,23 @@ class _Metrics:
         self._looked_at: WeakSet[Any] = WeakSet()
         self._averaged: deque[tuple[Any, Any]] = deque(maxlen=RECENT)
         self._minimized: deque[Any] = deque(maxlen=RECENT)
-        self.inside_keras, self.called = Inside(), Inside()
+        self._first_epoch = 1
+        self._inside_keras = Inside()  # calls of Keras's own methods that use metrics
+        self._called = Inside()  # calls of a metric, which update it and give its value
+        self._reading = Inside()
         observer.after_steps = self._look
+        patch(keras.metrics.Metric, "__init__", self._init)
+        patch(keras.metrics.Metric, "__call__", self._called.call)
+        patch(keras.metrics.Mean, "update_state", self._average)
+        patch(tf.GradientTape, "gradient", self._gradient)
+        for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
+            patch(keras.Model, name, self._inside_keras.call)
+        patch(keras.metrics.MeanMetricWrapper, "update_state", self._update_state)
+        for owner in classes_with(keras.metrics.Metric, "result"):
+            patch(owner, "result", self._result)
+        patch(sys.modules["compare"], "report", self._given)
 
-    def init(self, original: Any, metric: Any, *args: Any, **options: Any) -> None:
+    def _init(self, original: Any, metric: Any, *args: Any, **options: Any) -> None:
         """Begins to look at a metric, until it is read for the first time."""
         original(metric, *args, **options)
         training = self._observer.reporting
@@ -168,16 +175,16 @@ class _Metrics:
                 used.with_steps = changed if steps == at + 1 else None
                 self._looked_at.discard(metric)
 
-    def number_of(self, metric: Any) -> int:
+    def _number_of(self, metric: Any) -> int:
         """The number of a metric."""
         used = self._used.setdefault(metric, _Used(0))
         if used.number < 0:
             used.number = next(self._numbers)
         return used.number
 
-    def read(self, metric: Any) -> dict[str, Any]:
+    def _read(self, metric: Any) -> dict[str, Any]:
         """What is known of a metric that is read, as of ``Reported``."""
-        number, used, training = self.number_of(metric), self._used[metric], self._observer.reporting
+        number, used, training = self._number_of(metric), self._used[metric], self._observer.reporting
         if metric in self._looked_at:
             self._looked_at.discard(metric)
             # One that is made after several steps, and read before the next one, belongs to none of them.
@@ -186,18 +193,18 @@ class _Metrics:
         of_metric = {"metric": number, "with_steps": used.with_steps, "of_loss": used.of_loss}
         count = getattr(metric, "count", None)
         counted = _number(count) or 0.0 if isinstance(count, Variable) else 0.0
-        return {**of_metric, "updating": bool(self.called), "counted": counted, "updated": used.line}
+        return {**of_metric, "updating": bool(self._called), "counted": counted, "updated": used.line}
 
-    def average(self, original: Any, metric: Any, values: Any, *args: Any, **options: Any) -> Any:
+    def _average(self, original: Any, metric: Any, values: Any, *args: Any, **options: Any) -> Any:
         """Sees what a mean is given, before or after its gradient is taken."""
         self._averaged.append((metric, values))
         self._find_losses()
         used = self._used.setdefault(metric, _Used(0))
-        if used.line is None and not self.inside_keras:
+        if used.line is None and not self._inside_keras:
             used.line = self._observer.line()
         return original(metric, values, *args, **options)
 
-    def gradient(self, original: Any, tape: Any, target: Any, *args: Any, **options: Any) -> Any:
+    def _gradient(self, original: Any, tape: Any, target: Any, *args: Any, **options: Any) -> Any:
         """Sees of which loss a gradient is taken."""
         self._minimized.append(target)
         self._find_losses()
@@ -208,57 +215,37 @@ class _Metrics:
             if any(values is each for each in self._minimized):
                 self._used.setdefault(metric, _Used(0)).of_loss = True
 
-    def update_state(self, original: Any, metric: Any, y_true: Any, y_pred: Any, *args: Any, **options: Any) -> Any:
+    def _update_state(self, original: Any, metric: Any, y_true: Any, y_pred: Any, *args: Any, **options: Any) -> Any:
         """Records what a metric is given for the first time."""
         if metric not in self._used or self._used[metric].number < 0:
             true, predicted = ([*getattr(each, "shape", ())] for each in (y_true, y_pred))
-            kind, by_fit = type(metric).__name__, bool(self.inside_keras)
-            number = self.number_of(metric)
+            kind, by_fit = type(metric).__name__, bool(self._inside_keras)
+            number = self._number_of(metric)
             self._writer.measured.append(Measured(str(metric.name), kind, true, predicted, by_fit, number))
         return original(metric, y_true, y_pred, *args, **options)
 
-
-def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
-    """Sees what is read from metrics outside of graphs, and what is given to ``compare.report``."""
-    metrics, reading = _Metrics(observer, writer), Inside()
-
-    def result(original: Any, metric: Any) -> Any:
-        value = reading.call(original, metric)
+    def _result(self, original: Any, metric: Any) -> Any:
+        """Records what is read from a metric outside of graphs."""
+        value = self._reading.call(original, metric)
         # Keras's own, of data that the script chose for something else; or of squares, whose root is what is read
-        if metrics.inside_keras or reading:
-            return value
-        training = observer.reporting
-        if training is not None and not observer.inside and tf.executing_eagerly():
-            report(training, str(metric.name), type(metric).__name__, value, **metrics.read(metric))
+        unseen = self._inside_keras or self._reading or self._observer.inside or not tf.executing_eagerly()
+        if not unseen and self._observer.reporting is not None:
+            self._report(str(metric.name), type(metric).__name__, value, **self._read(metric))
         return value
 
-    def report(training: Training, name: str, kind: str, value: Any, epoch: int = 0, **of_metric: Any) -> None:
-        number = _number(value)
-        if number is not None:
-            entry = Reported(training.steps, name, kind, number, epoch, **of_metric, line=observer.line())
-            writer.content(training.number)["reported"].append(entry)
-
-    first = 1
-
-    def given(original: Any, *args: Any, **numbers: Any) -> None:
-        nonlocal first
+    def _given(self, original: Any, *args: Any, **numbers: Any) -> None:
+        """Records what is given to ``compare.report``."""
         original(*args, **numbers)  # says itself what is wrong with the call
         epoch = args[0] if args else numbers.pop("epoch", None)
-        first = first if epoch is None else min(first, int(epoch))  # which may be 0
+        self._first_epoch = self._first_epoch if epoch is None else min(self._first_epoch, int(epoch))  # may be 0
         for name, value in numbers.items():
-            if (training := observer.reporting) is not None:
-                report(training, name, "", value, 0 if epoch is None else int(epoch) + 1 - first)
+            self._report(name, "", value, epoch=0 if epoch is None else int(epoch) + 1 - self._first_epoch)
 
-    patch(keras.metrics.Metric, "__init__", metrics.init)
-    patch(keras.metrics.Metric, "__call__", metrics.called.call)
-    patch(keras.metrics.Mean, "update_state", metrics.average)
-    patch(tf.GradientTape, "gradient", metrics.gradient)
-    for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
-        patch(keras.Model, name, metrics.inside_keras.call)
-    patch(keras.metrics.MeanMetricWrapper, "update_state", metrics.update_state)
-    for owner in classes_with(keras.metrics.Metric, "result"):
-        patch(owner, "result", result)
-    patch(sys.modules["compare"], "report", given)
+    def _report(self, name: str, kind: str, value: Any, **more: Any) -> None:
+        number, training = _number(value), self._observer.reporting
+        if number is not None and training is not None:
+            entry = Reported(training.steps, name, kind, number, **more, line=self._observer.line())
+            self._writer.content(training.number)["reported"].append(entry)
 
 
 class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untyped
