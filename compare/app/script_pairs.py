@@ -34,14 +34,15 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
     again = len(first) != len(second)
     still = [[each for each in side if each.state == APART and each.never_changes] for side in (*traces, [])[:2]]
     found = [
-        ((worse, again and one.last != other.last, i, j), pair)
+        ((not begin_equal(*pair), way, again and one.last != other.last, i, j), pair)
         for i, one in enumerate(first)
         for j, other in enumerate(second)
-        for worse, pair in _not_trained(one, other, still) or _likeliest(one, other)
+        for way, pair in enumerate(_ways(one, other, still))
+        if pair is not None
     ]
     pairs: dict[int, Pair] = {}
     taken = set()
-    for (_, _, i, j), pair in sorted(found, key=lambda each: each[0]):
+    for (*_, i, j), pair in sorted(found, key=lambda each: each[0]):
         if i not in pairs and j not in taken:
             pairs[i] = limited(*pair, max_steps)
             taken.add(j)
@@ -139,7 +140,7 @@ def _states(traces: Sequence[Sequence[Trace]]) -> Iterator[Pair]:
     first, second = ([trace for trace in side if trace.state in (INSIDE, APART)] for side in (*traces, ())[:2])
     for one in first:
         for other in second:
-            pair = _ordered(one, other, range(len(one.variables)), paired(other.variables, one.variables))
+            pair = _all_of(one, other)
             if pair is not None and begin_equal(*pair):
                 second.remove(other)
                 if not (all(each.never_changes for each in pair) or all(each.state == INSIDE for each in pair)):
@@ -157,7 +158,7 @@ def begun_apart(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: 
     for side, trace in _only_one(traces, pairs):
         sides[side] += [trace] * (trace.state in (INSIDE, APART))
     for one, other in product(*sides):
-        pair = _ordered(one, other, range(len(one.variables)), paired(other.variables, one.variables))
+        pair = _all_of(one, other)
         copies = [_begins_as_trained(each, of) for each, of in zip((one, other), traces, strict=True)]
         if pair is not None and copies[0] != copies[1] and not all(each.never_changes for each in pair):
             right = copies.index(True)
@@ -172,16 +173,7 @@ def _begins_as_trained(copy: Trace, trainings: Sequence[Trace]) -> bool:
     return bool(own) and any(own <= set(_beginnings(each)) for each in trainings if not each.state)
 
 
-def _likeliest(one: Trace, other: Trace) -> Likely:
-    """Two trainings with their variables in one order, and how unlikely it is; empty if they are not the same one."""
-    ways = [((not begin_equal(*pair), way), pair) for way, pair in enumerate(_ways(one, other)) if pair is not None]
-    return [min(ways, key=lambda each: each[0])] if ways else []
-
-
-Likely = list[tuple[tuple[bool, int], Pair]]
-
-
-def _not_trained(one: Trace, other: Trace, still: Sequence[Sequence[Trace]]) -> Likely:
+def _not_trained(one: Trace, other: Trace, still: Sequence[Sequence[Trace]]) -> Pair | None:
     """Two trainings of which one trains all that the other does, and models besides that never change beside the other.
 
     All weights must have the same names and shapes, and begin with the same values; variables that are in no model, the
@@ -198,18 +190,18 @@ def _not_trained(one: Trace, other: Trace, still: Sequence[Sequence[Trace]]) -> 
             order = [same[i] for i in range(len(same))]
             pair = (first, second.ordered(order)) if few is second else (first.ordered(order), second)
             if begin_equal(*pair):
-                return [((False, 0), pair)]
-    return []
+                return pair
+    return None
 
 
-def _ways(one: Trace, other: Trace) -> Iterator[Pair | None]:
-    """The ways to pair the variables of two trainings, the likeliest first.
+def _ways(one: Trace, other: Trace, still: Sequence[Sequence[Trace]]) -> Iterator[Pair | None]:
+    """The ways to pair the variables of two trainings, the likeliest first; none if they are not the same training.
 
     With all variables, but what one script alone has and never changes; else with those that optimizers train, and the
     state that both have.
     """
     everything = range(len(one.variables)), range(len(other.variables))
-    yield _ordered(one, other, everything[0], paired(other.variables, one.variables))
+    yield _not_trained(one, other, still) or _all_of(one, other)
     if len(one.variables) > len(other.variables):
         order = paired(one.variables, other.variables)
         pair = _ordered(one, other, order, everything[1] if order else [])
@@ -236,6 +228,10 @@ def _ways(one: Trace, other: Trace) -> Iterator[Pair | None]:
 
 def _of(trace: Trace, numbers: Sequence[int]) -> list[Variable]:
     return [trace.variables[i] for i in numbers]
+
+
+def _all_of(one: Trace, other: Trace) -> Pair | None:
+    return _ordered(one, other, range(len(one.variables)), paired(other.variables, one.variables))
 
 
 def _ordered(one: Trace, other: Trace, first: Sequence[int], second: Sequence[int]) -> Pair | None:
