@@ -459,7 +459,7 @@ def test_a_shuffle_that_is_left_out_is_told_where_the_scripts_differ_in_it(
     def original(dataset: Any, buffer_size: int, seed: Any = None, reshuffle_each_iteration: Any = None) -> Any:
         return dataset
 
-    shuffle = partial(_recorded("shuffle", writer), original, None)
+    shuffle = partial(_recorded, "shuffle", writer, original, None)
     for each in arguments:
         shuffle(**each) if isinstance(each, dict) else shuffle(*each)
     of_loop = Mock(shuffles=writer.shuffles, fit={"shuffle": fit}, trained_by="loop")
@@ -482,8 +482,8 @@ def test_calls_of_a_data_set_are_recorded_in_one_way(tensorflow: Any) -> None:
 
     writer: Any = Mock(calls=[])
     for method, arguments in ((batch, (tf.constant(60_000),)), (padded_batch, (8, {"x": [None] * 20}))):
-        _recorded(method.__name__, writer)(method, None, *arguments, drop_remainder=True)
-    _recorded("batch", writer)(batch, None, drop_remainder=True, batch_size=60_000)
+        _recorded(method.__name__, writer, method, None, *arguments, drop_remainder=True)
+    _recorded("batch", writer, batch, None, drop_remainder=True, batch_size=60_000)
     assert writer.calls == [
         "batch(60000, drop_remainder=True)",
         "padded_batch(8, padded_shapes=…, drop_remainder=True)",

@@ -42,62 +42,56 @@ SELDOM = 16
 
 def watch_reports(observer: Observer, writer: TraceWriter, settings: Settings) -> None:
     """Patches Keras and TensorFlow in this process."""
-    _watch_fit(observer, writer, settings)
-    _watch_batches(observer, writer)
+    patch(keras.Model, "fit", partial(_fit, observer, writer, settings))
+    patch(keras.Model, "train_on_batch", partial(_on_batch, observer, writer))
     _Metrics(observer, writer)
     for name in CALLS:
-        patch(tf.data.Dataset, name, _recorded(name, writer))
+        patch(tf.data.Dataset, name, partial(_recorded, name, writer))
     patch(tf.train.ExponentialMovingAverage, "apply", partial(_averaged, writer))
     for name in DRAWN:
-        patch(tf.random, name, _drawn(f"tf.random.{name}", observer, writer))
+        patch(tf.random, name, partial(_drawn, f"tf.random.{name}", observer, writer))
 
 
-def _watch_fit(observer: Observer, writer: TraceWriter, settings: Settings) -> None:
-    own_order = ORDER in settings.own
-
-    def fit(original: Any, model: Any, *args: Any, **options: Any) -> Any:
-        options = by_name(original, model, args, options)
-        given = {name: _number(options.get(name)) for name in FIT_ARGUMENTS}
-        facts: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
-        facts["class_weight"] = options.get("class_weight") is not None
-        ordered = isinstance(options.get("x"), tf.data.Dataset) or hasattr(options.get("x"), "__next__")
-        facts["shuffle"] = bool(options.get("shuffle", True)) and not ordered
-        data, base = options.get("x"), getattr(keras.utils, "PyDataset", None)
-        if base and isinstance(data, base) and type(data).on_epoch_end is not base.on_epoch_end:
-            facts["ends_epochs"] = type(data).__name__
-        callbacks = options.get("callbacks") or []
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
-            facts["callbacks"] = [type(callback).__name__ for callback in callbacks]
-            facts["restores"] = any(getattr(callback, "restore_best_weights", False) for callback in callbacks)
-            options["callbacks"] = [*callbacks, _Epochs(observer, writer, model, facts)]
-        if not own_order and not isinstance(options.get("x"), tf.data.Dataset):
-            options["shuffle"] = False
-        with suppress(Exception):  # fit itself says what is wrong
-            observer.builds.build_from(model, options.get("x"))
-            observer.fits(model)
-        observer.trainings.fitted.append(model)
-        observer.fitting.append(model)
-        try:
-            result = original(model, **options)
-            observer.leaves(observer.trainings.of_model(model))
-            return result
-        finally:
-            observer.fitting.pop()
-            if path := settings.write_experiment:
-                write_experiment(Path(path), settings.script, model, options)
-
-    patch(keras.Model, "fit", fit)
+def _fit(
+    observer: Observer, writer: TraceWriter, settings: Settings, original: Any, model: Any, *args: Any, **options: Any
+) -> Any:
+    options = by_name(original, model, args, options)
+    given = {name: _number(options.get(name)) for name in FIT_ARGUMENTS}
+    facts: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
+    facts["class_weight"] = options.get("class_weight") is not None
+    ordered = isinstance(options.get("x"), tf.data.Dataset) or hasattr(options.get("x"), "__next__")
+    facts["shuffle"] = bool(options.get("shuffle", True)) and not ordered
+    data, base = options.get("x"), getattr(keras.utils, "PyDataset", None)
+    if base and isinstance(data, base) and type(data).on_epoch_end is not base.on_epoch_end:
+        facts["ends_epochs"] = type(data).__name__
+    callbacks = options.get("callbacks") or []
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+        facts["callbacks"] = [type(callback).__name__ for callback in callbacks]
+        facts["restores"] = any(getattr(callback, "restore_best_weights", False) for callback in callbacks)
+        options["callbacks"] = [*callbacks, _Epochs(observer, writer, model, facts)]
+    if ORDER not in settings.own and not isinstance(options.get("x"), tf.data.Dataset):
+        options["shuffle"] = False
+    with suppress(Exception):  # fit itself says what is wrong
+        observer.builds.build_from(model, options.get("x"))
+        observer.fits(model)
+    observer.trainings.fitted.append(model)
+    observer.fitting.append(model)
+    try:
+        result = original(model, **options)
+        observer.leaves(observer.trainings.of_model(model))
+        return result
+    finally:
+        observer.fitting.pop()
+        if path := settings.write_experiment:
+            write_experiment(Path(path), settings.script, model, options)
 
 
-def _watch_batches(observer: Observer, writer: TraceWriter) -> None:
-    def on_batch(original: Any, model: Any, *args: Any, **options: Any) -> Any:
-        logs = original(model, *args, **options)
-        for part in observer.trainings.of_model(model):
-            writer.content(part.number)["trained_by"] = ON_BATCHES
-        return logs
-
-    patch(keras.Model, "train_on_batch", on_batch)
+def _on_batch(observer: Observer, writer: TraceWriter, original: Any, model: Any, /, *args: Any, **options: Any) -> Any:
+    logs = original(model, *args, **options)
+    for part in observer.trainings.of_model(model):
+        writer.content(part.number)["trained_by"] = ON_BATCHES
+    return logs
 
 
 @dataclass
@@ -296,32 +290,26 @@ def _averaged(writer: TraceWriter, original: Any, *args: Any, **options: Any) ->
     return original(*args, **options)
 
 
-def _recorded(name: str, writer: TraceWriter) -> Any:
-    def call(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
-        given = by_name(original, dataset, args, options)
-        first, *others = [_plain(value) for value in given.values()] or [""]
-        named = (f"{key}={value}" for key, value in zip(list(given)[1:], others, strict=True))
-        text = f"{name}({', '.join([first, *named])})"
-        script = not str(sys._getframe(2).f_globals.get("__name__", "")).startswith(("keras", "tf_keras", "tensorflow"))
-        if script and text not in writer.calls and len(writer.calls) < 50:
-            writer.calls.append(text)
-            if name == "shuffle":
-                writer.shuffles.append(given.get("reshuffle_each_iteration") is not False)
-        return original(dataset, *args, **options)
-
-    return call
+def _recorded(name: str, writer: TraceWriter, original: Any, dataset: Any, /, *args: Any, **options: Any) -> Any:
+    given = by_name(original, dataset, args, options)
+    first, *others = [_plain(value) for value in given.values()] or [""]
+    named = (f"{key}={value}" for key, value in zip(list(given)[1:], others, strict=True))
+    text = f"{name}({', '.join([first, *named])})"
+    script = not str(sys._getframe(2).f_globals.get("__name__", "")).startswith(("keras", "tf_keras", "tensorflow"))
+    if script and text not in writer.calls and len(writer.calls) < 50:
+        writer.calls.append(text)
+        if name == "shuffle":
+            writer.shuffles.append(given.get("reshuffle_each_iteration") is not False)
+    return original(dataset, *args, **options)
 
 
-def _drawn(name: str, observer: Observer, writer: TraceWriter) -> Any:
-    def draw(original: Any, *args: Any, **options: Any) -> Any:
-        ways, way = writer.drawn.setdefault(name, []), "eager" if tf.executing_eagerly() else "graph"
-        if way not in ways:
-            ways.append(way)
-        numbers = original(*args, **options)
-        observer.on_drawn(name, numbers)
-        return numbers
-
-    return draw
+def _drawn(name: str, observer: Observer, writer: TraceWriter, original: Any, /, *args: Any, **options: Any) -> Any:
+    ways, way = writer.drawn.setdefault(name, []), "eager" if tf.executing_eagerly() else "graph"
+    if way not in ways:
+        ways.append(way)
+    numbers = original(*args, **options)
+    observer.on_drawn(name, numbers)
+    return numbers
 
 
 def _plain(value: Any) -> str:

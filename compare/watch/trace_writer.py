@@ -64,7 +64,7 @@ class TraceWriter:
             hashes, projections = fingerprint.of([[value] * fingerprint.replicas for value in training.initial])
             self.step(training.number, 0, hashes, projections)
         for each in self._trainings:  # the others may have ended
-            self._write(each.number)
+            self._write(each)
 
     def step(self, number: int, step: int, hashes: np.ndarray, projections: np.ndarray) -> None:
         """Records the weights after a step; of a step that is recorded again, the last ones count."""
@@ -96,16 +96,16 @@ class TraceWriter:
         """Writes everything; the script has ended."""
         self.flush()
         for training in self._trainings:
-            self._write(training.number)
+            self._write(training)
 
-    def _write(self, number: int) -> None:
-        training = next(each for each in self._trainings if each.number == number)
+    def _write(self, training: Any) -> None:
+        content = self.content(training.number)
         of_script = {name: getattr(self, name) for name in OF_SCRIPT}
         of_training = {name: getattr(training, name) for name in OF_TRAINING} | {"model": training.name}
-        for seen, optimizer in zip(self.content(number)["optimizers"], training.described, strict=False):
+        for seen, optimizer in zip(content["optimizers"], training.described, strict=False):
             seen["lr"] = None if seen["own"] else _without_effect(optimizer)
             seen["rate_set"] = rate_set_at(optimizer)
-        replace_file(self.folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
+        replace_file(self.folder / f"{training.number}.trace", pickled(content | of_script | of_training))
 
 
 def rate_set_at(optimizer: Any) -> tuple[str, int, str] | None:
