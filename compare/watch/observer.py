@@ -14,10 +14,10 @@ from compare.engine.insides_tensorflow import Function
 from compare.patching import Inside, patch
 from compare.user_errors import line_now, line_that_made
 from compare.verdict.findings import Source
+from compare.watch.alike import RandomNumbers
 from compare.watch.beside import Beside
 from compare.watch.initial_weights import Builds, InitialWeights
 from compare.watch.noise import Noise
-from compare.watch.random_numbers import RandomNumbers
 from compare.watch.repeats import Repeats, leaves
 from compare.watch.settings import SEEDS, Detail
 from compare.watch.trace import BY_OWN_STEP, MADE_AT

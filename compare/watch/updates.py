@@ -14,8 +14,8 @@ from compare.engine.insides_keras import APPLICATIONS, BaseOptimizer, Variable, 
 from compare.engine.insides_tensorflow import ResourceVariable, UninitializedVariable, called_as_it_is
 from compare.engine.keras_generation import learning_rate, without_loss_scale
 from compare.patching import patch
+from compare.watch.alike import RandomNumbers
 from compare.watch.initial_weights import InitialWeights
-from compare.watch.random_numbers import RandomNumbers
 from compare.watch.trace import MADE_AFTER, MADE_AT, MADE_WITH, SET_AT
 from compare.watch.trainings import ByHand, Training, Trainings
 from compare.watch.under_way import Here, eagerly, is_replica
