@@ -286,6 +286,23 @@ def test_what_only_one_side_leaves_otherwise_is_compared_where_its_change_is_no_
     assert len(changed_last(["a", "b"], traces, [(traces[0][0], traces[1][0])])) == (not told)
 
 
+@pytest.mark.parametrize("close_up", [(), ((1, 2),)])
+def test_a_script_may_name_its_operations_and_their_arguments(watch: Watch, close_up: Any) -> None:
+    def script() -> None:
+        assert tf.random.normal([2], name="noise").shape == (2,)
+        assert tf.random.poisson([2], 1.0, name="counts").shape == (2,)
+        (x,) = tf.data.Dataset.from_tensor_slices(X[:16]).batch(16, name="batches")
+        model = make()
+        with tf.GradientTape() as tape:
+            logits = model(x, training=True)
+            loss = tf.nn.sigmoid_cross_entropy_with_logits(labels=Y[:16], logits=logits, name="loss")
+            loss += tf.math.squared_difference(x=Y[:16], y=logits, name="more")
+        gradients = tape.gradient(loss, model.trainable_variables)
+        keras.optimizers.SGD(0.01).apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    assert only(watch(script, close_up=close_up)).last == 1
+
+
 def test_moving_averages_that_belong_to_no_model_are_said(watch: Watch) -> None:
     def averaging() -> None:
         by_hand(make())

@@ -45,7 +45,7 @@ class DataSets:
             for owner in classes_with(base, "__next__"):
                 patch(owner, "__next__", self._next)
 
-    def _derive(self, name: str, original: Any, data_set: Any, *args: Any, **options: Any) -> Any:
+    def _derive(self, name: str, original: Any, data_set: Any, /, *args: Any, **options: Any) -> Any:
         derived = original(data_set, *args, **options)
         with suppress(Exception):  # a number that is not known yet, as in a graph
             given = by_name(original, data_set, args, options)

@@ -191,10 +191,10 @@ class StageObserver(Observer):
         self._here.divided = tf.distribute.get_strategy().num_replicas_in_sync
         return original(value)
 
-    def _subtract(self, original: Any, one: Any, other: Any, *args: Any, **options: Any) -> Any:
+    def _subtract(self, original: Any, *args: Any, **options: Any) -> Any:
         """Notes an eager difference of all pairs under a tape; a graph tells which differences go into a loss."""
-        self._here.pairs |= tf.executing_eagerly() and self._taped() and are_pairs(one, other)
-        return original(one, other, *args, **options)
+        self._here.pairs |= tf.executing_eagerly() and self._taped() and are_pairs(*(*args, *options.values())[:2])
+        return original(*args, **options)
 
     def _reduce(self, original: Any, strategy: Any, *args: Any, **options: Any) -> Any:
         """Records what is summed over replicas, if it is one number."""
@@ -204,7 +204,7 @@ class StageObserver(Observer):
             self._record("summed", {}, [reduced])
         return reduced
 
-    def _call_loss_function(self, name: str, original: Any, *args: Any, **options: Any) -> Any:
+    def _call_loss_function(self, name: str, original: Any, /, *args: Any, **options: Any) -> Any:
         both = args[:2] if len(args) > 1 else (options.get("labels"), options.get("logits"))
         unknown = any(each is None for each in both)
         if unknown or not self._watches_loss(both):
