@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from compare.app.one_line_parser import OneLineParser
+from compare.app.command_line import OneLineParser
 from compare.app.standard_streams import ending, forgiving
 from compare.errors import RequestError, StorageError
 from compare.naming import TOGETHER, given_path, refuse_output, shown_path

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from compare.app.one_line_parser import OneLineParser
+from compare.app.command_line import OneLineParser
 from compare.app.provenance import code
 from compare.app.ready import Session
 from compare.app.resume import refuse_changes
