@@ -25,6 +25,7 @@ from rich.console import Console
 import compare
 from compare.app import cluster_member, cluster_session
 from compare.app.cluster_session import _free_ports, _wait
+from compare.app.ready import Job
 from compare.engine import tf_config
 from compare.errors import NoVerdictError, RequestError
 from compare.options import as_json, request
@@ -130,7 +131,7 @@ def test_a_worker_that_cannot_train_ends_with_a_status_and_one_line(
     tmp_path, capsys, monkeypatch, status, raised, told
 ):
     lost = type("UnavailableError", (Exception,), {"__module__": "tensorflow"})("Collective ops is aborted by: x")
-    session = Mock(trainers=["loop", "loop-2"], options=Mock(all_seeds=[0]))
+    session = Mock(jobs=[Job("loop", 0), Job("loop-2", 0)])
     monkeypatch.setattr(cluster_session, "Session", Mock(begin=Mock(return_value=session)))
     monkeypatch.setattr(cluster_session, "train_on", Mock(side_effect=lost))
     for name, found in (("select_keras", None), ("preflight_problems", ()), ("is_done", False)):

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from compare.app import processes
 from compare.app.provenance import preflight_problems
-from compare.app.ready import Job, Session
+from compare.app.ready import Session
 from compare.app.resume import is_done, refuse_changes
 from compare.app.standard_streams import print_traceback
 from compare.app.train import train_on
@@ -142,19 +142,17 @@ def take_part(options: Task, folder: Path, console: Console) -> None:
 
 def _train_along(session: Session, folder: Path) -> None:
     failures: list[str] = []
-    for seed in session.options.all_seeds:
-        for name in session.trainers:
-            job = Job(name, seed, name)
-            try:
-                if not is_done(session, job):
-                    train_on(session, job)
-            except Exception as error:
-                if (folder / "run.json").exists() and RunJson.of_run(folder).status == INTERRUPTED:
-                    told = "the chief was interrupted; continue on every machine with the same command and --resume"
-                    raise KeyboardInterrupt(told) from None
-                if type(error).__name__ not in LOST_TASK:
-                    print_traceback()
-                failures.append(f"{name} failed: {describe(error)}")
+    for job in session.jobs:
+        try:
+            if not is_done(session, job):
+                train_on(session, job)
+        except Exception as error:
+            if (folder / "run.json").exists() and RunJson.of_run(folder).status == INTERRUPTED:
+                told = "the chief was interrupted; continue on every machine with the same command and --resume"
+                raise KeyboardInterrupt(told) from None
+            if type(error).__name__ not in LOST_TASK:
+                print_traceback()
+            failures.append(f"{job.trainer} failed: {describe(error)}")
     if failures:
         raise PartFailedError(failures[0])
 

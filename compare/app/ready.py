@@ -92,6 +92,13 @@ class Session:
         return self.run.folder
 
     @property
+    def jobs(self) -> list[Job]:
+        """All trainings, those with one seed after the other."""
+        options = self.options
+        shown = "{}, seed {}" if len(options.all_seeds) > 1 else "{}"
+        return [Job(name, seed, shown.format(name, seed)) for seed in options.all_seeds for name in self.trainers]
+
+    @property
     def data(self) -> tuple[str, ...]:
         """The digests of the training and of the validation data."""
         return self.task.train.sha256, self.task.validation.sha256

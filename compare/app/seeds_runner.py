@@ -127,7 +127,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
     console, folder = session.console, session.folder
-    jobs = [Job(name, seed) for seed in options.all_seeds for name in session.trainers]
+    jobs = session.jobs
     # By the number of all runs, though some may have finished: sums depend on the number of threads.
     processes, threads = division(options, len(jobs))
     if options.resume:

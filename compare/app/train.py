@@ -118,11 +118,7 @@ def listeners_of(
             at_once(trainer)
 
     metrics = MetricsFile(session.folder / "metrics.csv")
-    jobs = [
-        Job(name, seed, name if len(session.options.all_seeds) == 1 else f"{name}, seed {seed}")
-        for name in session.trainers
-    ]
-    left = [job for job in jobs if not has_finished(session, job)]
+    left = [job for job in session.jobs if job.seed == seed and not has_finished(session, job)]
     gap = RunningGap(reference, differs, () if at_once is None else [job.trainer for job in left])
     for job in left:
         listeners[job.trainer] = Listener(session, job, metrics, live(job.trainer, seed), gap)
