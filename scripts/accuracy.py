@@ -302,8 +302,8 @@ def calibrate(path: Path, todo: list[tuple[str, str, str]], cell: Cell, folder: 
 
     from compare.records import read_records
     from compare.verdict import rounding
-    from compare.verdict.evidence import with_noise
     from compare.verdict.exact import compare_records, noise_start
+    from compare.verdict.judge import with_noise
     from compare.verdict.outcomes import DIFFERENT
 
     task, checker = task_of(cell), None

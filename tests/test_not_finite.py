@@ -22,9 +22,8 @@ from compare.reporting.numbers import differing_numbers, signed_gap
 from compare.reporting.page_comparison import comparison_view
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import sentence, stops, warning
-from compare.verdict.evidence import with_noise, with_study
 from compare.verdict.exact import compare_records, noise_start, within_rounding
-from compare.verdict.judge import Pair
+from compare.verdict.judge import Pair, with_noise, with_study
 from compare.verdict.logged import compare_logs
 from compare.verdict.model import (
     Comparison,

@@ -17,7 +17,7 @@ from compare.records import Record
 from compare.records.codec import encode
 from compare.reporting.sentences import sentence
 from compare.reporting.tables import study_table
-from compare.verdict.evidence import with_study
+from compare.verdict.judge import with_study
 from compare.verdict.model import Comparison, Reporting, Training
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, seeds_needed, study
 

@@ -18,10 +18,9 @@ from compare.check.stages import locate
 from compare.options import request
 from compare.records import EPOCH_END, Record, Variable, step_dtype, write_json
 from compare.records.run_json import RunJson
-from compare.verdict.evidence import metrics_beyond, with_noise, with_study
 from compare.verdict.exact import compare_records
 from compare.verdict.float64 import distances
-from compare.verdict.judge import Recorded, judge
+from compare.verdict.judge import Recorded, judge, metrics_beyond, with_noise, with_study
 from compare.verdict.logged import compare_logs
 from compare.verdict.model import Comparison, Reporting, Training, Verdict, asynchronous
 from compare.verdict.rounding import Noise, first_beyond, unlikely, wanted_twins

@@ -36,9 +36,8 @@ from compare.records.codec import decode
 from compare.records.run_json import RunJson
 from compare.reporting import sentences
 from compare.reporting.sentences import sentence, where
-from compare.verdict.evidence import with_noise
 from compare.verdict.exact import _lacking, compare_records, noise_start, paired_steps, rests, within_rounding
-from compare.verdict.judge import Pair, Recorded, _with_variables, judge
+from compare.verdict.judge import Pair, Recorded, _with_variables, judge, with_noise
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training, Verdict
 from compare.verdict.outcomes import EXIT_STATUS, FROM_BEST, worst
 from compare.verdict.rounding import measure, twin_name

@@ -37,9 +37,9 @@ from compare.errors import EndedEarlyError
 from compare.records import EPOCH_END, INITIAL, AnyRecord, Place, Record, StepRecord, in_time
 from compare.trainer import Trainer
 from compare.verdict import rounding
-from compare.verdict.evidence import with_noise
 from compare.verdict.exact import noise_start
 from compare.verdict.findings import Source
+from compare.verdict.judge import with_noise
 from compare.verdict.model import Comparison, Difference, Training
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import DIFFERENT

@@ -14,11 +14,12 @@ from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_rec
 from compare.records.codec import decode
 from compare.records.run_json import INTERRUPTED, UNEXPLAINED, RunJson
 from compare.strategy_specs import SPECS
-from compare.verdict.evidence import with_noise, with_study
 from compare.verdict.exact import (
+    absolute_gap,
     compare_records,
     differing_at,
     noise_start,
+    paired_names,
     paired_steps,
     rests,
     told_from_rounding,
@@ -37,6 +38,7 @@ from compare.verdict.model import (
     not_comparable,
 )
 from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INCONCLUSIVE
+from compare.verdict.rounding import FACTOR, measure, units_of
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 
 UNMEASURED = "their weights differ, and the run was interrupted before it was measured whether rounding explains that"
@@ -144,6 +146,71 @@ class Pair:
         if not known_cause:  # else the difference begins where that mistake does
             comparison = comparison.led_by_not_finite(*self.inside)
         return comparison if self.study is None else with_study(comparison, self.study, known_cause)
+
+
+def with_noise(
+    comparison: Comparison, reference: Record, candidate: Record, twins: Sequence[Record], anchor: Record | None = None
+) -> Comparison:
+    """The comparison with its weight difference judged by noise twins (see ``compare.verdict.rounding``).
+
+    Args:
+        twins: noise twins of ``anchor``, with noise from ``noise_start`` on; if empty, nothing changes.
+        anchor: the run that the twins repeat; the reference by default.
+    """
+    start = noise_start(reference, candidate, comparison.training)
+    if start is None or not twins:
+        return comparison
+    noise = measure(reference, candidate, twins, start, anchor)
+    comparison = replace(comparison, training=replace(comparison.training, noise=noise))
+    if noise.explains:
+        training, reporting = replace(comparison.training, verdict=ALIKE), comparison.reporting
+        moved = metrics_beyond(reference, candidate, twins, anchor or reference)
+        reporting = replace(reporting, unexplained=tuple(name for name in reporting.unexplained if name in moved))
+        return replace(comparison, training=training, reporting=reporting)
+    if not noise.reproduced:
+        name = (anchor or reference).trainer
+        return comparison.undecided(
+            f"{name} does not give the same weights when it is run again, so nothing can be compared with it"
+        )
+    if noise.so_far:
+        return comparison.undecided(
+            "rounding explains the gap for as long as the perturbed runs were trained, but they ended before the runs"
+        )
+    return comparison
+
+
+def metrics_beyond(reference: Record, candidate: Record, twins: Sequence[Record], anchor: Record) -> set[str]:
+    """The reference's names of the reported metrics whose gap is larger than ``FACTOR`` times that of all twins.
+
+    As for weights, the gaps of twins are the largest up to each epoch.
+    """
+    beyond = set()
+    for name, other in paired_names(reference, candidate).items():
+        largest = 0.0
+        for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
+            gaps = (
+                (absolute_gap(anchor.logs.get(epoch, {}).get(name), twin.logs.get(epoch, {}).get(name)) or 0.0)
+                / units_of(twin.trainer)
+                for twin in twins
+            )
+            largest = max([largest, *gaps])
+            gap = absolute_gap(reference.logs[epoch].get(name), candidate.logs[epoch].get(other))
+            both = name in reference.logs[epoch] and other in candidate.logs[epoch]
+            if both and (gap is None or gap > FACTOR * largest):
+                beyond.add(name)
+    return beyond
+
+
+def with_study(comparison: Comparison, study: Study, known_cause: bool) -> Comparison:
+    """The comparison with the verdict of a study of several seeds.
+
+    If the weights are not identical, the study decides the training verdict, unless the cause is known.
+    """
+    training = comparison.training
+    if training.verdict != IDENTICAL and not known_cause:
+        training = replace(training, verdict=study.verdict)
+    reporting = replace(comparison.reporting, unexplained=())  # the study compares them
+    return replace(comparison, training=training, reporting=reporting, study=study).held_different()
 
 
 def pairs(recorded: Recorded) -> list[Pair]:
