@@ -42,6 +42,7 @@ from compare.records.model import (
     Sink,
     StepRecord,
     Variable,
+    first_place,
     in_blocks,
     in_time,
     place_of,

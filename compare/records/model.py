@@ -143,6 +143,16 @@ def in_blocks(keys: np.ndarray) -> Iterator[np.ndarray]:
     return (keys[start : start + BLOCK] for start in range(0, len(keys), BLOCK))
 
 
+def first_place(keys: np.ndarray, found: Callable[[np.ndarray], np.ndarray]) -> int | None:
+    """The index of the first of some sort keys for which something is found; None if there is none.
+
+    Args:
+        found: looks at a part of the keys; returns bool ``[places, variables]``.
+    """
+    rows = (found(part).any(axis=1) for part in in_blocks(keys))
+    return next((number * BLOCK + int(row.argmax()) for number, row in enumerate(rows) if row.any()), None)
+
+
 def keys_of(steps: np.ndarray) -> np.ndarray:
     """The sort keys of the places of fingerprints, int64 ``[fingerprints]``."""
     return in_time((steps["epoch"].astype(np.int64), steps["step"].astype(np.int64)))

@@ -16,6 +16,7 @@ from compare.records import (
     Place,
     Record,
     Variable,
+    first_place,
     in_blocks,
     in_time,
     place_of,
@@ -151,18 +152,11 @@ def _first_difference(
     reference: Record, candidate: Record, keys: np.ndarray
 ) -> tuple[Difference, tuple[DifferingVariable, ...]] | None:
     """The first of these places at which weights differ, and the variables that do, with their estimated gaps."""
-    before = (1, INITIAL)
-    for part in in_blocks(keys):
-        expected, actual = reference.at(part), candidate.at(part)
-        differing = _differing(expected, actual)
-        if differing.any():
-            at = int(differing.any(axis=1).argmax())
-            place = place_of(part[at])
-            before = place_of(part[at - 1]) if at else before
-            first = replace(_difference(place), since_step=since(before, place))
-            return first, differing_at(reference, candidate, place)
-        before = place_of(part[-1])
-    return None
+    at = first_place(keys, lambda part: _differing(reference.at(part), candidate.at(part)))
+    if at is None:
+        return None
+    place, before = place_of(keys[at]), place_of(keys[at - 1]) if at else (1, INITIAL)
+    return replace(_difference(place), since_step=since(before, place)), differing_at(reference, candidate, place)
 
 
 def differing_at(reference: Record, candidate: Record, place: Place) -> tuple[DifferingVariable, ...]:

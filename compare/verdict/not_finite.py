@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place, Record, in_blocks, place_of, places_of, shortest
+from compare.records import EPOCH_END, INITIAL, Place, Record, first_place, in_blocks, place_of, places_of, shortest
 
 
 @dataclass(frozen=True)
@@ -91,29 +91,23 @@ def _not_finite(record: Record, keys: np.ndarray) -> np.ndarray:
 
 def _first(record: Record) -> Found | None:
     """The first place at which a variable is not finite that was at first; a mask may be infinite from the start."""
-    always: np.ndarray | None = None
-    for keys in in_blocks(record.keys):
-        found = _not_finite(record, keys)
-        if always is None:
-            initial = places_of(keys[:1])[1] == INITIAL
-            always = found[0] if initial.any() else np.zeros_like(found[0])
-        found &= ~always
-        if found.any():
-            at = int(found.any(axis=1).argmax())
-            return int(keys[at]), found[at]
-    return None
+    initial = record.keys[:1][places_of(record.keys[:1])[1] == INITIAL]
+    always = _not_finite(record, initial).any(axis=0)
+    at = first_place(record.keys, lambda keys: _not_finite(record, keys) & ~always)
+    if at is None:
+        return None
+    return int(record.keys[at]), (_not_finite(record, record.keys[at : at + 1]) & ~always)[0]
 
 
 def _one_sided(reference: Record, candidate: Record) -> tuple[int, np.ndarray, Record] | None:
     """The first place of both at which a variable is not finite on one side only, and that side."""
-    for keys in in_blocks(np.intersect1d(reference.keys, candidate.keys, assume_unique=True)):
-        ours, theirs = _not_finite(reference, keys), _not_finite(candidate, keys)
-        differs = ours != theirs
-        if differs.any():
-            at = int(differs.any(axis=1).argmax())
-            side, mask = (candidate, theirs) if (theirs & ~ours)[at].any() else (reference, ours)
-            return int(keys[at]), (mask & differs)[at], side
-    return None
+    keys = np.intersect1d(reference.keys, candidate.keys, assume_unique=True)
+    at = first_place(keys, lambda part: _not_finite(reference, part) != _not_finite(candidate, part))
+    if at is None:
+        return None
+    (ours,), (theirs,) = (_not_finite(record, keys[at : at + 1]) for record in (reference, candidate))
+    side, mask = (candidate, theirs & ~ours) if (theirs & ~ours).any() else (reference, ours & ~theirs)
+    return int(keys[at]), mask, side
 
 
 def _finite_after(record: Record, key: int, variables: np.ndarray) -> bool:
