@@ -8,15 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.building import (
-    built,
-    give_inputs,
-    own_policy,
-    refuse_another,
-    refuse_own_steps,
-    refuse_shared,
-    refuse_used,
-)
+from compare.engine import building
 from compare.engine.described import described, layers_of, without_long
 from compare.engine.input_pipeline import Data
 from compare.engine.metrics import metric_objects
@@ -54,14 +46,14 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> TriedOut:
             would replace them; the message names the functions involved.
     """
     experiment = task.experiment
-    with own_policy():
+    with building.own_policy():
         model, another = _model(task), _model(task)
-        refuse_another(another.variables, [variable.shape for variable in model.variables], experiment)
-        refuse_shared(another, model, experiment, task.strategy)
+        building.refuse_another(another.variables, [variable.shape for variable in model.variables], experiment)
+        building.refuse_shared(another, model, experiment, task.strategy)
         with task.strategy.scope():
-            optimizer, again = (built(experiment, "build_optimizer") for _ in range(2))
-        refuse_used(optimizer, experiment, task.strategy, made_twice=optimizer is again)
-        loss, _ = built(experiment, "build_loss"), built(experiment, "build_callbacks")
+            optimizer, again = (building.built(experiment, "build_optimizer") for _ in range(2))
+        building.refuse_used(optimizer, experiment, task.strategy, made_twice=optimizer is again)
+        loss, _ = building.built(experiment, "build_loss"), building.built(experiment, "build_callbacks")
         metrics, weighted = metric_objects(experiment, model, task.train.spec)
         metric_objects(experiment, model, task.train.spec)  # which refuses the same ones
         variables = *model.trainable_weights, *model.non_trainable_weights
@@ -72,7 +64,7 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> TriedOut:
         settings = without_long({"model": layers_of(model), **made})
         tried = TriedOut(settings, [tuple(each.shape) for each in variables])
         if "train-step" in trainers:
-            refuse_own_steps(model, experiment)
+            building.refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss
         if custom_step or not any(name in trainers for name in CALL_FIT):
             return tried
@@ -99,7 +91,7 @@ def _model(task: TrainingTask) -> tf.keras.Model:
     tf.keras.utils.set_random_seed(0)
     model = task.new_model()
     try:
-        give_inputs(model, task.train.spec[0])
+        building.give_inputs(model, task.train.spec[0])
     except Exception as error:
         raise _mismatch(task, "training", error) from error
     return model
@@ -146,8 +138,8 @@ def why_not_resumable(task: TrainingTask) -> str:
         return "callbacks have their own state, which checkpoints do not contain"
     # Some dropout cannot be traced without a seed; the run sets its own seed later.
     tf.keras.utils.set_random_seed(0)
-    with own_policy():
-        model = built(experiment, "build_model")
+    with building.own_policy():
+        model = building.built(experiment, "build_model")
         forward = tf.function(lambda x: model(x, training=True)).get_concrete_function(task.train.spec[0])
     graph = forward.graph.as_graph_def()
     operations = {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from compare.records import reader
 from compare.records.files import append_to_file, checksum, replace_file, storing
 from compare.records.metrics_csv import MetricsFile, is_float32
 from compare.records.model import (
@@ -25,16 +26,6 @@ from compare.records.model import (
     npz,
     rows_of,
     weights_path,
-)
-from compare.records.reader import (
-    Block,
-    Sidecar,
-    initial_owner,
-    initial_path,
-    read_initial,
-    read_sidecar,
-    sidecar_path,
-    steps_path,
 )
 
 
@@ -51,7 +42,7 @@ class Recorder:
     ) -> None:
         self.metrics, self._live = metrics, live
         self._trainer, self._seed = trainer, seed
-        self._sidecar = Sidecar.of(folder, trainer, seed)
+        self._sidecar = reader.Sidecar.of(folder, trainer, seed)
         self._stem = self._sidecar.stem
         with storing(self._stem):
             self._stem.parent.mkdir(exist_ok=True)
@@ -64,9 +55,9 @@ class Recorder:
         self._pending.clear()
         with self.metrics.lock:
             self.metrics.rewind(self._trainer, self._seed, epoch)
-        sidecar = sidecar_path(self._stem)
+        sidecar = reader.sidecar_path(self._stem)
         if sidecar.exists():
-            self._sidecar = replace(read_sidecar(sidecar).up_to(place), run=self._sidecar.run)
+            self._sidecar = replace(reader.read_sidecar(sidecar).up_to(place), run=self._sidecar.run)
             self._write_sidecar()  # fingerprints in later blocks of the file do not count any more
         for path in self._stem.parent.glob(f"{glob.escape(self._stem.name)}-epoch*.npz"):
             if int(path.stem.rpartition("epoch")[2]) > epoch:
@@ -121,8 +112,8 @@ class Recorder:
             return
         block = rows_of(self._pending, self._sidecar.dtype)
         blocks = self._sidecar.blocks
-        append_to_file(steps_path(self._stem), block.tobytes(), after=sum(block.size for block in blocks))
-        self._sidecar = replace(self._sidecar, blocks=(*blocks, Block.of(block)))
+        append_to_file(reader.steps_path(self._stem), block.tobytes(), after=sum(block.size for block in blocks))
+        self._sidecar = replace(self._sidecar, blocks=(*blocks, reader.Block.of(block)))
         self._uncounted = True
         self._pending.clear()
 
@@ -144,11 +135,11 @@ class InitialWeights(UserDict[int, list[np.ndarray]]):
         super().__init__()
         for path in (folder / "records").glob("initial-seed*.npz"):
             if (seed := path.stem.removeprefix("initial-seed")).isdecimal():
-                self.data[int(seed)] = read_initial(folder, int(seed))
+                self.data[int(seed)] = reader.read_initial(folder, int(seed))
 
     def __setitem__(self, seed: int, weights: list[np.ndarray]) -> None:
         super().__setitem__(seed, weights)
-        path = initial_path(self._folder, seed)
+        path = reader.initial_path(self._folder, seed)
         with storing(path.parent):
             path.parent.mkdir(exist_ok=True)
-        replace_file(path, npz(weights, initial_owner(self._folder, seed)))
+        replace_file(path, npz(weights, reader.initial_owner(self._folder, seed)))

@@ -11,26 +11,16 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.records import INITIAL
+from compare.reporting import sentences
 from compare.reporting.gaps import reference_name
 from compare.reporting.numbers import differing_numbers
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import (
-    advice_on_numbers,
-    beside,
-    more_may_follow,
-    only_beside,
-    silent,
-    unreported,
-    warning,
-    where,
-    with_sentences,
-)
 from compare.verdict.findings import Finding
 from compare.verdict.model import Comparison, Difference
 
 
 def comparison_views(files: RunFiles, stories: str) -> list[dict[str, Any]]:
-    told = with_sentences(files.comparisons, files.names[0])
+    told = sentences.with_sentences(files.comparisons, files.names[0])
     return [comparison_view(entry, said, files, stories) for entry, said in told]
 
 
@@ -41,18 +31,18 @@ def comparison_view(entry: Comparison, said: str, files: RunFiles, stories: str)
     in the catalogue, or None, ``seen`` what of it is seen in the run's own numbers, and ``link`` where its story is.
     """
     training, reference = entry.training, files.names[0]
-    first, advice = training.first_difference, advice_on_numbers(entry)
+    first, advice = training.first_difference, sentences.advice_on_numbers(entry)
     return {
         "entry": entry,
         "reference": reference_name(entry, reference),
         "sentence": f"{said}.",
         "basis": _basis(entry, files),
-        "where": where(entry),
+        "where": sentences.where(entry),
         "causes": [_named_cause(cause, entry, files, stories) for cause in entry.causes],
         "numbers": differing_numbers(entry.reporting.metrics) if advice else "",
         "advice": advice,
-        "only_beside": only_beside(entry),
-        "hides": more_may_follow(entry, files.scope),
+        "only_beside": sentences.only_beside(entry),
+        "hides": sentences.more_may_follow(entry, files.scope),
         "reason": training.reason if entry.weights_seen else "",  # else it is in the sentence
         "before": _before(first, alone=any(each.alone for each in entry.not_finite)),
         # The largest gap first; what is not a number is larger.
@@ -62,7 +52,7 @@ def comparison_view(entry: Comparison, said: str, files: RunFiles, stories: str)
         "stages": stage_views(entry),
         "stages_step": "a step of the short check" if entry.stages_at else "that step",
         "stage_sentence": stage_sentence(entry, reference),
-        "warning": warning(entry, reference),
+        "warning": sentences.warning(entry, reference),
     }
 
 
@@ -95,7 +85,7 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     if entry.weights_seen:
         weights = _basis_of_weights(entry, files.scope)
     causes = [_cause_in_short(cause, entry) for cause in entry.causes]
-    measured = [("Measured", f"{text}.") for text in entry.evidence or () if only_beside(entry)]
+    measured = [("Measured", f"{text}.") for text in entry.evidence or () if sentences.only_beside(entry)]
     basis = [*measured, *causes, *weights, *_basis_of_numbers(entry, files.scope)]
     if (study := entry.study) and entry.verdict != "identical":
         text = f"The verdict on the paired differences of {study.seeds} seeds is {study.verdict}; see below."
@@ -105,7 +95,7 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
 
 def _cause_in_short(cause: Finding, entry: Comparison) -> tuple[str, str]:
     """What the section on causes says at length, for who reads no further."""
-    of = beside(entry, cause).replace("the reported numbers", "numbers")
+    of = sentences.beside(entry, cause).replace("the reported numbers", "numbers")
     what = f"Cause, {of}" if of else "Cause"
     where = f" ({cause.source.file}, line {cause.source.line})" if cause.source and not cause.source.shows else ""
     return what, f"{cause.id}: {cause.evidence}{where}."
@@ -129,7 +119,7 @@ def _basis_of_weights(entry: Comparison, scope: str) -> list[tuple[str, str]]:
         basis.append(("Weights", "Those before the first step differ, so none were compared after it."))
     elif training.first_difference is not None or training.verdict == "identical":
         basis.append(("Weights", "The weights were compared bit for bit at the end of every epoch."))
-    if text := silent(entry):
+    if text := sentences.silent(entry):
         basis.append(("No steps", text))
     return basis
 
@@ -161,7 +151,7 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
         names = ", ".join(name for name, lacking in alone.items() if lacking == who)
         how = "was not seen to report" if scope == "scripts" else "does not report"
         basis.append(("Not compared", f"{names}: {who} {how} {'them' if ',' in names else 'it'}."))
-    if how := unreported(entry, scope):
+    if how := sentences.unreported(entry, scope):
         basis.append(("To add", f"{how}."))
     return basis
 

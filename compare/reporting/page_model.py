@@ -15,19 +15,9 @@ import numpy as np
 
 from compare.naming import label, some
 from compare.records import has_records, read_file
-from compare.reporting import pictures, run_files, svg, weight_pictures
+from compare.reporting import page_tables, pictures, run_files, svg, weight_pictures
 from compare.reporting.charts import Chart
 from compare.reporting.page_comparison import comparison_views
-from compare.reporting.page_tables import (
-    cost_headings,
-    cost_rows,
-    epoch_rows,
-    option_rows,
-    parallel_note,
-    repeat_command,
-    replicas_of,
-    seed_columns,
-)
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import advice_on_numbers, only_beside, truth_sentence, where
 from compare.verdict.model import Comparison
@@ -64,11 +54,11 @@ def page_of(folder: Path, beside: Path | None = None) -> dict[str, Any]:
 def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
     run, verdict = files.run, files.verdict
     stories = os.path.relpath(TRAPS, beside.resolve()) if TRAPS.exists() else ""
-    costs = cost_rows(files)
-    command, command_note = repeat_command(run)
+    costs = page_tables.cost_rows(files)
+    command, command_note = page_tables.repeat_command(run)
     one_seed = files.seeds <= 1
     compared = weight_pictures.compared_gaps(files)
-    headings, seeds = ([], {}) if one_seed else seed_columns(files)
+    headings, seeds = ([], {}) if one_seed else page_tables.seed_columns(files)
     curves = [svg.content(pictures.metric_chart(files, name)) for name in files.metrics]
     gaps = [_drawn(pictures.gap_chart(files, name) if one_seed else None) for name in files.metrics]
     return {
@@ -85,14 +75,14 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
         "truth": truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
         "charts": [*zip(curves, gaps, strict=True)],
         "margins": [svg.content(pictures.margin_chart(files, metric)) for metric in files.tested],
-        "table": epoch_rows(files) if one_seed else {},
+        "table": page_tables.epoch_rows(files) if one_seed else {},
         "seed_headings": headings,
         "seed_table": seeds,
         "costs": costs,
-        "cost_headings": cost_headings(costs, files.scope),
-        "parallel_note": parallel_note(run),
+        "cost_headings": page_tables.cost_headings(costs, files.scope),
+        "parallel_note": page_tables.parallel_note(run),
         "seconds": _drawn(pictures.seconds_chart(files)),
-        "options": option_rows(run),
+        "options": page_tables.option_rows(run),
         "command": command,
         "command_note": command_note,
         "sources": run_files.sources(files.folder),
@@ -263,7 +253,7 @@ def _costs(costs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 def _run(run: Mapping[str, Any]) -> tuple[str, str]:
     options, versions = run["options"], run.get("versions", {})
-    size = f", {replicas}" if (replicas := replicas_of(run)) else ""
+    size = f", {replicas}" if (replicas := page_tables.replicas_of(run)) else ""
     more = f"TensorFlow {versions['tensorflow']}, Keras {versions['keras']}" if versions else ""
     if options.get("scripts"):
         return f"{' and '.join(options['scripts'])}{size}", more

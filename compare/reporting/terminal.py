@@ -20,21 +20,8 @@ from rich.text import Text
 from compare.check.stage_views import stage_sentence
 from compare.naming import Code, printable
 from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, StepRecord, total_norm
+from compare.reporting import sentences
 from compare.reporting.live import UNLIMITED, live_line, progress_line
-from compare.reporting.sentences import (
-    causes,
-    misnamed,
-    more_may_follow,
-    only_beside,
-    sentence,
-    silent,
-    stops,
-    truth_sentence,
-    unreported,
-    warning,
-    with_sentences,
-    worst_first,
-)
 from compare.verdict.exact import unequal
 from compare.verdict.findings import Finding
 from compare.verdict.model import Comparison, Verdict
@@ -303,17 +290,20 @@ def details(run: Mapping[str, Any]) -> list[str]:
 
 def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (), *, verbose: bool = False) -> None:
     """Prints the result of every comparison, with its causes; not the errors of ``known`` trainers, which were seen."""
-    for each, said in with_sentences(verdict.comparisons, verdict.reference, known):
+    for each, said in sentences.with_sentences(verdict.comparisons, verdict.reference, known):
         console.print()
         tell(console, said + ".", style_of(each.verdict), head=f"{each.verdict}: ")
         if text := stage_sentence(each, verdict.reference):
             tell(console, text + ".")
-        for text in filter(None, (misnamed(each, verdict.reference), silent(each))):
+        for text in filter(None, (sentences.misnamed(each, verdict.reference), sentences.silent(each))):
             tell(console, text, "yellow", head="Warning: ")
-        if text := warning(each, verdict.reference):
+        if text := sentences.warning(each, verdict.reference):
             tell(console, text + ".", "bold red", head="WARNING: ")
-        hints = more_may_follow(each, verdict.scope), "" if verdict.interrupted else unreported(each, verdict.scope)
-        lines = [*causes(each), *(f"{text}." for text in hints if text)]
+        hints = (
+            sentences.more_may_follow(each, verdict.scope),
+            "" if verdict.interrupted else sentences.unreported(each, verdict.scope),
+        )
+        lines = [*sentences.causes(each), *(f"{text}." for text in hints if text)]
         if verbose:
             lines += [
                 f"  differs at that step: {one.name}"
@@ -331,10 +321,10 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
         tell(console, f"{own}. Compared with {earlier}: {verdict.since_baseline}.")
     if verdict.interrupted and not any(each.so_far for each in verdict.comparisons):
         tell(console, "The run was interrupted; what there is was judged.")
-    for text in stops(verdict):
+    for text in sentences.stops(verdict):
         tell(console, text + ".")
     if verdict.truth:
-        tell(console, truth_sentence(verdict.truth) + ".")
+        tell(console, sentences.truth_sentence(verdict.truth) + ".")
 
 
 def as_text(verdict: Verdict) -> str:
@@ -352,7 +342,7 @@ def headline(worst: Comparison) -> list[str]:
 
 def _leading(worst: Comparison) -> Sequence[Finding]:
     """The first cause; none where no cause explains why weights first differ."""
-    return () if only_beside(worst) else worst.causes[:1]
+    return () if sentences.only_beside(worst) else worst.causes[:1]
 
 
 def in_short(verdict: Verdict, options: str) -> str:
@@ -360,11 +350,11 @@ def in_short(verdict: Verdict, options: str) -> str:
 
     Of each further cause it says its name and its line, and at last with which options the command says more.
     """
-    worst, *_ = worst_first(verdict)
+    worst, *_ = sentences.worst_first(verdict)
     first = _leading(worst)
-    shown = causes(replace(worst, causes=tuple(first), evidence=() if first else (worst.evidence or ())[:3]))
+    shown = sentences.causes(replace(worst, causes=tuple(first), evidence=() if first else (worst.evidence or ())[:3]))
     inside = stage_sentence(worst, verdict.reference)
-    said = f"{worst.verdict}: {sentence(worst, verdict.reference)}."
+    said = f"{worst.verdict}: {sentences.sentence(worst, verdict.reference)}."
     text = [*headline(worst), said, *[f"{inside}."] * bool(inside), *shown]
     others = [(cause.label, cause.source) for cause in worst.causes[len(first) :]]
     more = [f"  also found: {label}{f', {source.where}' if source else ''}" for label, source in others]

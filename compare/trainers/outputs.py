@@ -12,13 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.keras_generation import (
-    SHARES_METRICS,
-    conform,
-    output_names,
-    read_masks,
-    reports_output_losses,
-)
+from compare.engine import keras_generation
 from compare.errors import RequestError
 
 
@@ -58,9 +52,9 @@ class Outputs:
         for output, *given in zip(self._all, *of_losses, *of_metrics, strict=True):
             output.loss, output.loss_weight, output.metrics, output.weighted_metrics = given
             for metric in [*output.metrics, *output.weighted_metrics]:
-                read_masks(metric)
+                keras_generation.read_masks(metric)
         trained = [output for output in self._all if output.loss is not None]
-        if reports_output_losses(len(self._all), len(trained)):
+        if keras_generation.reports_output_losses(len(self._all), len(trained)):
             for output in trained:
                 output.loss_metric = tf.keras.metrics.Mean(f"{output.name or output.loss.name}_loss")
         self.metrics = self._named_metrics()
@@ -75,7 +69,7 @@ class Outputs:
             # A single array of sample weights applies to all outputs.
             shared = not tf.nest.is_nested(sample_weight)
             output_weight = sample_weight if shared else self._pick(sample_weight, output, i)
-            yield output, *conform(output_y, output_predictions, output_weight)
+            yield output, *keras_generation.conform(output_y, output_predictions, output_weight)
 
     def _pick(self, values: Any, output: Output, position: int) -> Any:
         """Returns the entry for one output, or None."""
@@ -97,7 +91,7 @@ class Outputs:
         if len(self._all) == 1:
             return [tf.nest.flatten(metrics)]
         flat = isinstance(metrics, (list, tuple)) and not any(tf.nest.is_nested(metric) for metric in metrics)
-        if flat and SHARES_METRICS:
+        if flat and keras_generation.SHARES_METRICS:
             return [[type(metric).from_config(metric.get_config()) for metric in metrics] for _ in self._all]
         return [
             [metric for metric in tf.nest.flatten(output_metrics) if metric is not None]
@@ -141,4 +135,4 @@ def _outputs(model: tf.keras.Model, inputs: Any) -> list[Output]:
             "the model's outputs are nested too deeply: build_model must return a model whose output is a tensor, or a "
             "list, tuple or dict of tensors"
         )
-    return [Output(key, name) for key, name in zip(keys, output_names(model, keys), strict=True)]
+    return [Output(key, name) for key, name in zip(keys, keras_generation.output_names(model, keys), strict=True)]

@@ -14,17 +14,7 @@ from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_rec
 from compare.records.codec import decode
 from compare.records.run_json import INTERRUPTED, UNEXPLAINED, RunJson
 from compare.strategy_specs import SPECS
-from compare.verdict.exact import (
-    absolute_gap,
-    compare_records,
-    differing_at,
-    noise_start,
-    paired_names,
-    paired_steps,
-    rests,
-    told_from_rounding,
-    within_rounding,
-)
+from compare.verdict import exact
 from compare.verdict.float64 import distances
 from compare.verdict.model import (
     Comparison,
@@ -117,7 +107,7 @@ class Pair:
         """
         if self.study is not None or self.certain:
             return None
-        return noise_start(self.reference, self.candidate, self.exactly.training)
+        return exact.noise_start(self.reference, self.candidate, self.exactly.training)
 
     @property
     def certain(self) -> bool:
@@ -137,10 +127,10 @@ class Pair:
         if reporting.verdict is None:  # the weights differ; the check judged the numbers by the trainer's own weights
             # Where the check could not tell either, what counts are the numbers of this run.
             reporting = replace(reporting, verdict=None if checked == INCONCLUSIVE else checked)
-        elif reporting.verdict == DIFFERENT != checked and within_rounding(self.reference, self.candidate):
+        elif reporting.verdict == DIFFERENT != checked and exact.within_rounding(self.reference, self.candidate):
             reporting = replace(reporting, verdict=ALIKE)
         elif reporting.verdict == DIFFERENT:
-            reporting = told_from_rounding(reporting, self.reference, self.candidate)
+            reporting = exact.told_from_rounding(reporting, self.reference, self.candidate)
         comparison = replace(comparison, reporting=reporting).held_different()
         known_cause = self.checked is not None and any(cause.id in of_weights for cause in self.checked.causes)
         if not known_cause:  # else the difference begins where that mistake does
@@ -157,7 +147,7 @@ def with_noise(
         twins: noise twins of ``anchor``, with noise from ``noise_start`` on; if empty, nothing changes.
         anchor: the run that the twins repeat; the reference by default.
     """
-    start = noise_start(reference, candidate, comparison.training)
+    start = exact.noise_start(reference, candidate, comparison.training)
     if start is None or not twins:
         return comparison
     noise = measure(reference, candidate, twins, start, anchor)
@@ -185,16 +175,16 @@ def metrics_beyond(reference: Record, candidate: Record, twins: Sequence[Record]
     As for weights, the gaps of twins are the largest up to each epoch.
     """
     beyond = set()
-    for name, other in paired_names(reference, candidate).items():
+    for name, other in exact.paired_names(reference, candidate).items():
         largest = 0.0
         for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
             gaps = (
-                (absolute_gap(anchor.logs.get(epoch, {}).get(name), twin.logs.get(epoch, {}).get(name)) or 0.0)
+                (exact.absolute_gap(anchor.logs.get(epoch, {}).get(name), twin.logs.get(epoch, {}).get(name)) or 0.0)
                 / units_of(twin.trainer)
                 for twin in twins
             )
             largest = max([largest, *gaps])
-            gap = absolute_gap(reference.logs[epoch].get(name), candidate.logs[epoch].get(other))
+            gap = exact.absolute_gap(reference.logs[epoch].get(name), candidate.logs[epoch].get(other))
             both = name in reference.logs[epoch] and other in candidate.logs[epoch]
             if both and (gap is None or gap > FACTOR * largest):
                 beyond.add(name)
@@ -231,10 +221,10 @@ def pairs(recorded: Recorded) -> list[Pair]:
     earlier = _by_trainer(recorded.against)
     for name in run.trainers or ():
         seeds = sorted(records.get(name, {}).keys() & earlier.get(name, {}).keys())
-        sides = {seed: paired_steps(earlier[name][seed], records[name][seed]) for seed in seeds}
+        sides = {seed: exact.paired_steps(earlier[name][seed], records[name][seed]) for seed in seeds}
         if sides:
             where = run.options["baseline"]
-            seed, exactly = _worst({seed: compare_records(*both, where) for seed, both in sides.items()})
+            seed, exactly = _worst({seed: exact.compare_records(*both, where) for seed, both in sides.items()})
             old, new = sides[seed]
             paired.append(Pair(old, new, new, replace(exactly, seed=seed) if len(sides) > 1 else exactly))
     return paired
@@ -251,11 +241,14 @@ def _pair(run: RunJson, name: str, reference: Mapping[int, Record], candidate: M
         if not sides:
             reason = "the run was interrupted before both had made a step"
             return Pair.of_none(_unknown(name, reason))
-        if any(rests(begun[seed][0]) != rests(begun[seed][1]) and not one.logs for seed, (one, _) in sides.items()):
+        if any(
+            exact.rests(begun[seed][0]) != exact.rests(begun[seed][1]) and not one.logs
+            for seed, (one, _) in sides.items()
+        ):
             reason = "one of the two accumulates gradients: its steps can be paired once an epoch has ended"
             return Pair.of_none(_unknown(name, reason))
-    sides = {seed: paired_steps(*both) for seed, both in sides.items()}
-    seed, exactly = _worst({seed: compare_records(*both) for seed, both in sides.items()})
+    sides = {seed: exact.paired_steps(*both) for seed, both in sides.items()}
+    seed, exactly = _worst({seed: exact.compare_records(*both) for seed, both in sides.items()})
     if not SPECS[run.strategy["name"]].synchronous and run.strategy["workers"] > 1:
         exactly = asynchronous(exactly)
     over_seeds = None
@@ -360,7 +353,7 @@ def _with_variables(comparison: Comparison, pair: Pair) -> Comparison:
     if first is None or first.step is None or first.equal_before:
         return comparison
     place = first.weights or first
-    variables = differing_at(pair.reference, pair.candidate, (place.epoch, place.step or INITIAL))
+    variables = exact.differing_at(pair.reference, pair.candidate, (place.epoch, place.step or INITIAL))
     variables = variables or comparison.training.differing_variables
     return replace(comparison, training=replace(comparison.training, differing_variables=variables))
 
@@ -378,8 +371,8 @@ def with_located(comparison: Comparison, checked: Comparison | None) -> Comparis
     if checked is None or (comparison.training.verdict != DIFFERENT and not unsure):
         return comparison
     found, reason = checked.training.first_difference, checked.training.reason
-    exact = comparison.training.first_difference
-    same = found is not None and exact is not None and (exact.epoch, exact.step) == (found.epoch, found.step)
+    own = comparison.training.first_difference
+    same = found is not None and own is not None and (own.epoch, own.step) == (found.epoch, found.step)
     if found is None or (comparison.weights_alone is not None and not (same and found.stage)):
         return comparison  # which may be led by the first value that is not finite
     if unsure:

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compare.records import Record, shortest
-from compare.verdict.exact import (
-    absolute_gap,
-    metric_gaps,
-    metric_names,
-    not_finite_values,
-    paired_names,
-    reported_by_both,
-)
+from compare.verdict import exact
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import ALIKE, INCONCLUSIVE
 from compare.verdict.seeds import Margin, study
@@ -50,21 +43,21 @@ def compare_logs(reference: Sequence[Record], candidate: Sequence[Record], margi
 
 def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison:
     """Compares the logs of one seed; if they are all there is, the reason says what would tell more."""
-    gaps = metric_gaps(reference, candidate)
-    both = reported_by_both(reference, candidate)
-    lost = not_finite_values(reference, candidate)
+    gaps = exact.metric_gaps(reference, candidate)
+    both = exact.reported_by_both(reference, candidate)
+    lost = exact.not_finite_values(reference, candidate)
     starts: dict[str, int] = {}  # by number, the first epoch in which it differs
     beyond: dict[str, str] = {}  # and its values there, if they have no gap
     for epoch, name, a, b in both:
         # A log may hold 0.1 as float32 and the other as float64, by the digits of their other epochs.
-        if absolute_gap(a, b) != 0 and shortest(a) != shortest(b):
+        if exact.absolute_gap(a, b) != 0 and shortest(a) != shortest(b):
             starts.setdefault(name, epoch)
-            if absolute_gap(a, b) is None:
+            if exact.absolute_gap(a, b) is None:
                 values = f"{shortest(a)} in {reference.trainer} and {shortest(b)} in {candidate.trainer}"
                 beyond.setdefault(name, f"in epoch {epoch} {values}")
     verdict, first = INCONCLUSIVE, None
     if not both:
-        each = [f"{record.trainer} has {', '.join(metric_names(record))}" for record in (reference, candidate)]
+        each = [f"{record.trainer} has {', '.join(exact.metric_names(record))}" for record in (reference, candidate)]
         reason = f"the logs have no number in common: {', '.join(each)}"
     elif starts:
         first = Difference(min(starts.values()), None)
@@ -82,7 +75,7 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
             more = f"{same} agree to the last digit, as with equal weights: look at how {other} is calculated"
         reason += f"; {more}" if alone and not any(each.alone for each in lost) else ""
     else:
-        pairs = paired_names(reference, candidate)
+        pairs = exact.paired_names(reference, candidate)
         epochs = {name: [epochs_of(reference, name), epochs_of(candidate, other)] for name, other in pairs.items()}
         shared = {name: len(one & two) for name, (one, two) in epochs.items() if one & two}
         most = max(shared.values())
@@ -126,7 +119,7 @@ def _in_common(reference: Record, candidate: Record) -> tuple[Record, Record]:
     """Both records with the numbers that both have: a column that one side lacks is no difference."""
     epochs = sorted(reference.logs.keys() & candidate.logs.keys())
     expected, actual = ({epoch: dict[str, float]() for epoch in epochs} for _ in range(2))
-    for epoch, name, a, b in reported_by_both(reference, candidate):
+    for epoch, name, a, b in exact.reported_by_both(reference, candidate):
         expected[epoch][name], actual[epoch][name] = a, b
     return replace(reference, logs=expected), replace(candidate, logs=actual)
 
