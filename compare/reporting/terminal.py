@@ -105,8 +105,7 @@ class RunningGap:
         self._on_difference = on_difference
         self._digests: defaultdict[str, dict[Place, np.ndarray]] = defaultdict(dict)
         self._ends: defaultdict[str, dict[int, np.ndarray]] = defaultdict(dict)
-        self._compared: set[str] = set()
-        self._first_difference: dict[str, Place] = {}
+        self._differs_since: dict[str, Place | None] = {}  # of those that were compared
         self._last, self._rests = np.zeros(0, np.uint64), False
         self._lock = threading.Lock()
 
@@ -134,17 +133,17 @@ class RunningGap:
         del self._digests[trainer][place]
         if self._rests and place[1] > INITIAL:
             return False  # it accumulates gradients, and the other may report one step where it reports several
-        self._compared.add(trainer)
-        if trainer in self._first_difference or not unequal(expected, own).any():
+        known = self._differs_since.setdefault(trainer, None)
+        if known is not None or not unequal(expected, own).any():
             return False
-        self._first_difference[trainer] = place
+        self._differs_since[trainer] = place
         return True
 
     def now(self, trainer: str) -> str:
         """Whether the weights are equal so far, in two words; empty if nothing was compared."""
-        if trainer not in self._compared:
+        if trainer not in self._differs_since:
             return ""
-        return "weights differ" if trainer in self._first_difference else "weights equal"
+        return "weights differ" if self._differs_since[trainer] else "weights equal"
 
     def at_end_of(self, epoch: int, trainer: str) -> str:
         """What is known of the gap when a trainer ends an epoch: empty until the reference has ended it too."""
@@ -168,9 +167,9 @@ class RunningGap:
 
     def _text(self, epoch: int, trainer: str) -> str:
         """Whether the weights are equal so far, and else since when and by how much at the end of an epoch."""
-        if trainer not in self._first_difference:
+        if (since := self._differs_since.get(trainer)) is None:
             return self.now(trainer)
-        first, step = self._first_difference[trainer]
+        first, step = since
         where = f"epoch {first}" + (f", step {step:,}" if step > INITIAL else "")
         ends = [self._ends[name][epoch] for name in (trainer, self.reference) if epoch in self._ends[name]]
         gap = f" {float(total_norm(*ends)):.1e} (norm)" if len(ends) == 2 else ""
