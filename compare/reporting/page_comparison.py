@@ -19,11 +19,6 @@ from compare.verdict.findings import Finding
 from compare.verdict.model import Comparison, Difference
 
 
-def comparison_views(files: RunFiles, stories: str) -> list[dict[str, Any]]:
-    told = sentences.with_sentences(files.comparisons, files.names[0])
-    return [comparison_view(entry, said, files, stories) for entry, said in told]
-
-
 def comparison_view(entry: Comparison, said: str, files: RunFiles, stories: str) -> dict[str, Any]:
     """One candidate compared with its reference; a text is empty if there is nothing to say.
 
@@ -67,10 +62,12 @@ def _before(first: Difference | None, *, alone: bool = False) -> str:
 
 
 def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: str) -> dict[str, Any]:
-    known, reference = CATALOGUE.get(cause.id), files.names[0]
+    known, reference, seen = CATALOGUE.get(cause.id), files.names[0], ""
+    if known and files.scope != "check":
+        seen = _numbers(entry, cause.metrics, files) if known.kind == REPORTING else _weights(entry, files)
     return {
         "found": cause,
-        "seen": _in_this_run(entry, known.kind, cause, files) if known else "",
+        "seen": seen,
         "known": known,
         "link": f"{quote(stories)}#{quote(cause.id)}" if stories and known else "",
         "of_reference": cause.side == reference,
@@ -157,13 +154,6 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
 
 
 # What a cause did in the run itself: the evidence in ``verdict.json`` comes from the short check, on batches of its own
-
-
-def _in_this_run(entry: Comparison, kind: str, cause: Finding, files: RunFiles) -> str:
-    """What of a cause is seen in the run, as sentences; empty if nothing is."""
-    if files.scope == "check":
-        return ""
-    return _numbers(entry, cause.metrics, files) if kind == REPORTING else _weights(entry, files)
 
 
 def _weights(entry: Comparison, files: RunFiles) -> str:

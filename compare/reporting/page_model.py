@@ -17,9 +17,9 @@ from compare.naming import label, some
 from compare.records import has_records, read_file
 from compare.reporting import page_tables, pictures, run_files, svg, weight_pictures
 from compare.reporting.charts import Chart
-from compare.reporting.page_comparison import comparison_views
+from compare.reporting.page_comparison import comparison_view
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import advice_on_numbers, only_beside, truth_sentence, where
+from compare.reporting.sentences import advice_on_numbers, only_beside, truth_sentence, where, with_sentences
 from compare.verdict.model import Comparison
 from compare.verdict.outcomes import ALIKE, DIFFERENT
 
@@ -55,6 +55,7 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
     run, verdict = files.run, files.verdict
     stories = os.path.relpath(TRAPS, beside.resolve()) if TRAPS.exists() else ""
     costs = page_tables.cost_rows(files)
+    told = with_sentences(files.comparisons, files.names[0])
     command, command_note = page_tables.repeat_command(run)
     one_seed = files.seeds <= 1
     compared = weight_pictures.compared_gaps(files)
@@ -65,7 +66,7 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
         "files": files,
         "title": run.get("title") or label(files.options["experiment"]),
         "answer": _answer(files),
-        "comparisons": comparison_views(files, stories),
+        "comparisons": [comparison_view(entry, said, files, stories) for entry, said in told],
         "finished": ", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
         "summary": summary(files, costs),
         "timeline": _drawn(weight_pictures.timeline(files, compared)),
@@ -226,10 +227,8 @@ def results(files: RunFiles) -> tuple[str, str]:
     def reached(name: str) -> dict[str, str]:
         values = {}
         for trainer in finished:
-            own = aliases.get((trainer, name), name)
-            seeds = [curves.get(own, {}) for (who, _), curves in files.curves.items() if who == trainer]
-            reported = [seed[epoch] for seed in seeds if epoch in seed]
-            if reported:
+            seeds = files.values(trainer, aliases.get((trainer, name), name)).values()
+            if reported := [seed[epoch] for seed in seeds if epoch in seed]:
                 values[trainer] = f"{np.mean(reported):.4g}"
         return values
 

@@ -78,14 +78,15 @@ def cost_rows(files: RunFiles) -> list[dict[str, Any]]:
     ``own_peak`` is whether the peak memory covers only this trainer's training, and ``others`` are by heading.
     """
     table = []
-    measured = {trainer for (trainer, _), each in files.curves.items() if each["seconds"]}
+    measured = any(each["seconds"] for each in files.curves.values())
     for name in files.names:
-        runs = [each for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
+        runs = files.values(name, "seconds").values()
         if not runs and not (measured and files.scope == "scripts"):
             continue
-        first = [columns["seconds"][1] for columns in runs if 1 in columns["seconds"]]
-        later = [v for columns in runs for e, v in columns["seconds"].items() if e > 1]
-        rates = [v for columns in runs for e, v in columns["examples_per_second"].items() if e > 1 and len(later) > 1]
+        first = [seconds[1] for seconds in runs if 1 in seconds]
+        later = [v for seconds in runs for e, v in seconds.items() if e > 1]
+        speeds = files.values(name, "examples_per_second").values()
+        rates = [v for speed in speeds for e, v in speed.items() if e > 1 and len(later) > 1]
         costs = files.costs.get(name, {})
         peak = costs.get("peak_memory_bytes")
         table.append(
@@ -100,7 +101,7 @@ def cost_rows(files: RunFiles) -> list[dict[str, Any]]:
                     "first step": _duration(costs.get("first_step_seconds")),
                     "later step": _duration(costs.get("step_seconds")),
                     "peak memory": f"{peak / 1e9:.2f} GB" if peak else "",
-                    "total": f"{sum(v for each in runs for v in each['seconds'].values()):,.1f} s" if runs else "",
+                    "total": f"{sum(v for seconds in runs for v in seconds.values()):,.1f} s" if runs else "",
                 },
             }
         )

@@ -33,8 +33,7 @@ def _columns(files: RunFiles, metric: str) -> Iterator[tuple[int, str, bool, dic
     """The columns of a metric: the trainer's number, the name, whether it is of validation, the values by seed."""
     for number, trainer in enumerate(files.names):
         for column in (f"val_{metric}", metric):
-            seeds = {s: c[column] for (who, s), c in files.curves.items() if who == trainer and c.get(column)}
-            yield number, f"{trainer} {column}", column.startswith("val_"), seeds
+            yield number, f"{trainer} {column}", column.startswith("val_"), files.values(trainer, column)
 
 
 def _curves(label: str, style: int, hollow: bool, seeds: Mapping[int, Values], **more: Any) -> list[Series]:
@@ -74,12 +73,11 @@ def gap_chart(files: RunFiles, name: str) -> Chart | None:
     reference, *candidates = files.names
     series = []
     for trainer, column in ((trainer, column) for trainer in candidates for column in (f"val_{name}", name)):
-        for (who, seed), curves in files.curves.items():
-            expected, actual = files.curves.get((reference, seed), {}), curves.get(column, {})
-            if who != trainer or not actual or not expected.get(column):
-                continue
-            known = expected[column]
-            both = sorted(expected["epoch"].keys() & curves["epoch"].keys() & (known.keys() | actual.keys()))
+        expected, found = files.values(reference, column), files.values(trainer, column)
+        for seed in [seed for seed in found if seed in expected]:
+            known, actual = expected[seed], found[seed]
+            ended, also_ended = (files.curves[who, seed]["epoch"].keys() for who in (reference, trainer))
+            both = sorted(ended & also_ended & (known.keys() | actual.keys()))
             gaps = {e: absolute_gap(known.get(e), actual.get(e)) for e in both}
             tooltips = {
                 e: "equal" if gap == 0 else f"{gap:.2e}" if gap is not None else
@@ -117,8 +115,7 @@ def seconds_chart(files: RunFiles) -> Chart | None:
     """The wall time of every epoch by trainer, in seconds; None unless two were measured, or the only one."""
     series = []
     for number, name in enumerate(files.names):
-        seeds = [each["seconds"] for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
-        if seeds:
+        if seeds := list(files.values(name, "seconds").values()):
             mean = mean_and_interval(seeds)[0] if len(seeds) > 1 else seeds[0]
             tooltips = {epoch: f"{value:,.2f} s" for epoch, value in mean.items()}
             series.append(Series(name, min(number, 5), mean, tooltips=tooltips, key=f"seconds{number}"))

@@ -150,11 +150,10 @@ def _gap_chart(files: RunFiles, metric: str, *, study: bool) -> Chart | None:
 
 def _lacking(files: RunFiles, metric: str) -> str:
     """Lines for a title on the columns of a metric that the reference, or a candidate, alone reports."""
-    reported = {(who, name) for (who, _), columns in files.curves.items() for name, values in columns.items() if values}
     reference, found = files.names[0], []
     for candidate in files.names[1:]:
         for name in (f"val_{metric}", metric):
-            silent = [who for who in (reference, candidate) if (who, name) not in reported]
+            silent = [who for who in (reference, candidate) if not files.values(who, name)]
             found += [f"{name} is not reported by {who}" for who in silent if len(silent) == 1]
     return "".join(f"\n{wrapped(note, 52, 2)}" for note in found)
 

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from compare.records import RecordError, has_records, read_costs, read_numbers, read_rows
-from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, Curves, columns_of
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, Curves, Values, columns_of
 from compare.records.run_json import read_run
 from compare.reporting.sentences import worst_first
 from compare.verdict.model import Comparison, Verdict
@@ -97,6 +97,11 @@ class RunFiles:
                 for name, value in numbers.items():
                     curves[key][name][epoch] = value
         return curves
+
+    def values(self, trainer: str, column: str) -> dict[int, Values]:
+        """The values of one column of ``curves`` by seed, of the seeds for which the trainer has some."""
+        own = {seed: columns.get(column) for (who, seed), columns in self.curves.items() if who == trainer}
+        return {seed: values for seed, values in own.items() if values}
 
     @cached_property
     def seeds(self) -> int:
