@@ -7,7 +7,7 @@ import io
 import math
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +17,10 @@ from compare.records.files import append_to_file, replace_file
 from compare.records.model import EpochRecord, RecordError, read_part
 
 KEY_COLUMNS = ("trainer", "seed", "epoch")
-
-TIMES: Mapping[str, Callable[[EpochRecord], str]] = {
-    "seconds": lambda record: _known(record.seconds, 3),
-    "examples_per_second": lambda record: _known(record.examples_per_second, 1),
-}
-"""The last columns: the name, and how an epoch's value is written."""
+TIME_COLUMNS = ("seconds", "examples_per_second")
+"""The first columns and the last."""
 FORMULA = r"'*[=+\-@\t\r]"
 """How a name begins that a spreadsheet would take for a formula, or that was quoted because of that."""
-TIME_COLUMNS = tuple(TIMES)
 
 Values = dict[int, float]
 """Maps an epoch to a value; missing values are absent."""
@@ -143,7 +138,8 @@ class MetricsFile:
                 )
         row = {"trainer": trainer, "seed": str(seed), "epoch": str(record.epoch)}
         row |= {name: shortest(value) for name, value in record.logs.items()}
-        return filled(row | {name: written(record) for name, written in TIMES.items()})
+        times = _known(record.seconds, 3), _known(record.examples_per_second, 1)
+        return filled(row | dict(zip(TIME_COLUMNS, times, strict=True)))
 
     def extend(self, rows: Sequence[dict[str, str]]) -> None:
         self._rows += rows
@@ -204,7 +200,7 @@ def read_metrics(path: Path, content: bytes | None = None) -> list[dict[str, str
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = [of_cell(cell) for cell in next(lines, [])]
-        if tuple(columns[: len(KEY_COLUMNS)]) != KEY_COLUMNS or tuple(columns[-len(TIMES) :]) != TIME_COLUMNS:
+        if tuple(columns[: len(KEY_COLUMNS)]) != KEY_COLUMNS or tuple(columns[-len(TIME_COLUMNS) :]) != TIME_COLUMNS:
             raise RecordError(path, "line 1 is not the header of a metrics.csv")
         if len(set(columns)) != len(columns):
             raise RecordError(path, "line 1 names a column twice")
