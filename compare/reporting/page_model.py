@@ -174,25 +174,23 @@ def _where(first: Comparison | None) -> tuple[str, str]:
 def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
     if first is None:
         return "Not known yet", ""
-    if first.causes and not (first.evidence and only_beside(first)):
-        listed = ", ".join(dict.fromkeys(cause.id for cause in first.causes))
+    listed, beside = ", ".join(dict.fromkeys(cause.id for cause in first.causes)), only_beside(first)
+    if beside and not first.evidence:
+        return "No known cause", f"of the reported numbers: {listed}"
+    if listed and not beside:
         sides = dict.fromkeys(cause.side for cause in first.causes if cause.side)
         more = f"in {' and '.join(sides)}" if sides else ""
         lines: dict[str, dict[str, None]] = {}  # of each file, each once
         for source in [cause.source for cause in first.causes if cause.source and not cause.source.shows]:
             lines.setdefault(source.file, {})[str(source.line)] = None
         places = (f"{file} line{'s' * (len(each) > 1)} {' and '.join(each)}" for file, each in lines.items())
-        more = ", ".join(filter(None, [more, *places]))
-        if only_beside(first):
-            return "No known cause", f"of the reported numbers: {listed}"
-        return listed, more
+        return listed, ", ".join(filter(None, [more, *places]))
     if failure := first.failure:
         return failure.shown, ""
     if not first.weights_seen:
         return "Unknown: curves only", "logs do not show why"
     if verdict == "different":
         if first.evidence:
-            listed = ", ".join(dict.fromkeys(cause.id for cause in first.causes))
             return "See the evidence below", f"besides: {listed}" if listed else beginning(first.evidence[0])
         return "No known cause", "only reported numbers differ" if advice_on_numbers(first) else ""
     if verdict == "alike":
