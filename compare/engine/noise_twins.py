@@ -39,7 +39,7 @@ class TwinRun(Run):
         self._start, self._twin, self._units = noise_begins(start, twin), twin, LOUD if loud else 1
         self._moves = 0
         self._move: Any = None
-        self._half: HalfNoise | None = None
+        self._half = HalfNoise((), set(), twin, self._units)  # none yet
 
     def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
         built = super().build()
@@ -74,14 +74,13 @@ class TwinRun(Run):
     def _noise_before(self, epoch: int, step: int) -> None:
         if not tf.executing_eagerly() or in_time((epoch, step)) < in_time(self._start):
             return
-        assert self._half is not None
         self._half.end()
         self._moves += 1
         self._move(tf.constant(self._moves))
         self._half.begin()
 
     def _end_half(self) -> None:
-        if self._half is not None and tf.executing_eagerly():
+        if tf.executing_eagerly():
             self._half.end()
 
 
