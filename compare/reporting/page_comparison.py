@@ -162,12 +162,11 @@ def _weights(entry: Comparison, files: RunFiles) -> str:
     first = training.first_difference
     if not first or not first.step:
         return ""
-    where = f"step {first.step:,} of epoch {first.epoch}"
     batch = _short_batch(first.step, files)
     gaps = [(variable.gap, variable.name) for variable in training.differing_variables if variable.gap is not None]
     most = max(gaps, key=lambda each: each[0], default=None)
     more = "first differ" if first.equal_before else "differ by more than rounding"
-    text = f"The weights {more} after {where}{batch}"
+    text = f"The weights {more} after {sentences.step_of(first)}{batch}"
     if most is not None:
         text += f"; there {most[1]} differs most, by about {most[0]:.1g} (Euclidean norm)"
     return f"{text}."

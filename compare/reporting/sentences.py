@@ -14,7 +14,7 @@ from compare.records.logs import fit_name
 from compare.reporting.numbers import difference, differing_numbers
 from compare.verdict import rounding
 from compare.verdict.findings import Finding
-from compare.verdict.model import Comparison, Distance, Reporting, Training, Truth, Verdict
+from compare.verdict.model import Comparison, Difference, Distance, Reporting, Stop, Training, Truth, Verdict
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INCONCLUSIVE
 
@@ -131,18 +131,22 @@ def warning(comparison: Comparison, reference: str) -> str:
     sides = f"{comparison.candidate} and {comparison.reference or reference}"
     if both.values is not None:
         return f"{both.metric} of epoch {both.epoch} is {both.values[1]} with both {sides}"
-    at = "the end" if both.step is None else f"step {both.step:,}"
-    at = f"{at} of epoch {both.epoch}"
+    at = f"the end of epoch {both.epoch}" if both.step is None else step_of(both)
     return (
         f"both {sides} fail: after {at}, {len(both.variables or ())} of {both.of} variables of both are NaN or "
         "infinite, so that what is equal from there on says nothing"
     )
 
 
+def step_of(place: NotFinite | Distance | Difference | Stop) -> str:
+    """The step at which something was seen, in words."""
+    return f"step {place.step:,} of epoch {place.epoch}"
+
+
 def _when_seen(place: NotFinite | Distance) -> str:
     if place.step is None:
         return f"at the end of epoch {place.epoch}"
-    return f"after step {place.step:,} of epoch {place.epoch}" if place.step else "before the first step"
+    return f"after {step_of(place)}" if place.step else "before the first step"
 
 
 def _numbers(comparison: Comparison) -> str:
@@ -217,7 +221,7 @@ def stops(verdict: Verdict) -> list[str]:
     """One sentence per trainer that stopped early because its weights or loss were no longer finite."""
     lines = []
     for stop in verdict.stopped:
-        where = f"epoch {stop.epoch}" if stop.step is None else f"step {stop.step:,} of epoch {stop.epoch}"
+        where = f"epoch {stop.epoch}" if stop.step is None else step_of(stop)
         lines.append(f"{stop.trainer} stopped after {where} and is compared up to that point: {stop.what}")
     return lines
 
@@ -376,7 +380,7 @@ def truth_sentence(truth: Truth) -> str:
 def _who_is_off(truth: Truth) -> str:
     """What the errors relative to float64 say of the trainers, without the final period."""
     left = truth.leaving or {}
-    since = {name: f" from step {first.step:,} of epoch {first.epoch} on" for name, first in left.items() if first.step}
+    since = {name: f" from {step_of(first)} on" for name, first in left.items() if first.step}
     if truth.off:
         return f"So {truth.off} is the side that is off{since.get(truth.off, '')}"
     if truth.leaving is None:
@@ -416,18 +420,14 @@ def _divergence(training: Training) -> str:
     elif (first.epoch, first.step) == (1, 0):
         text = "their initial weights differ"
     elif first.since_step is not None:
-        text = (
-            f"their weights differ after step {first.step:,} of epoch {first.epoch}, the last step of a call "
-            f"that started with step {first.since_step:,}"
-        )
+        call = f"the last step of a call that started with step {first.since_step:,}"
+        text = f"their weights differ after {step_of(first)}, {call}"
     elif (later := first.weights) is not None:
-        text = (
-            f"they diverge in step {first.step:,} of epoch {first.epoch}, and their weights differ by more than "
-            f"rounding from step {later.step:,} of epoch {later.epoch} on"
-        )
+        beyond = f"their weights differ by more than rounding from {step_of(later)} on"
+        text = f"they diverge in {step_of(first)}, and {beyond}"
     else:
         more = "" if first.equal_before else " by more than rounding"
-        text = f"their weights differ{more} from step {first.step:,} of epoch {first.epoch} on"
+        text = f"their weights differ{more} from {step_of(first)} on"
     gap = training.max_weight_gap
     if gap is None or (gap == 0 and first is not None and first.step is None):  # after the last epoch
         return text
