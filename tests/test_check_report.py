@@ -13,8 +13,8 @@ import pytest
 
 from compare.check import Report
 from compare.check.causes import CATALOGUE
-from compare.check.made_of import line_that_makes
 from compare.check.measurement import Measurement
+from compare.check.own_names import line_that_makes
 from compare.check.report import REPORTING, TRAINING, merged
 from compare.check.stages import Located
 from compare.records import EPOCH_END, INITIAL, Record

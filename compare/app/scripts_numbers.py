@@ -11,9 +11,8 @@ from compare.app.scripts_session import ModelPair, ScriptsSession
 from compare.check import words
 from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import never_reset, other_metrics
-from compare.check.made_of import line_that_makes
 from compare.check.measurement import Measurement
-from compare.check.own_names import at_line
+from compare.check.own_names import at_line, line_that_makes
 from compare.check.recorded import same
 from compare.check.recorded_numbers import (
     evidence_on_numbers,

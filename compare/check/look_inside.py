@@ -18,12 +18,11 @@ from compare.check.case import Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data_recorded import Known, kinds_of_own_rows
 from compare.check.judgement import survived
-from compare.check.made_of import line_that_makes
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS, Observation, as_record
 from compare.check.observe import observing
-from compare.check.own_names import at_line
+from compare.check.own_names import at_line, line_that_makes
 from compare.check.recorded import drawn_more_often
 from compare.check.replayed_twin import replayed_twin
 from compare.check.report import REPORTING, Report
