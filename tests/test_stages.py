@@ -14,10 +14,9 @@ from compare.check import recorded, words
 from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies, name_left
 from compare.check.recipe import Clip
-from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import Located, first_apart, locate, updates_otherwise
-from compare.check.step_values import STAGES, calls_of, calls_with_examples
+from compare.check.step_values import STAGES, Sides, calls_of, calls_with_examples
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
 from compare.verdict.findings import StageValues

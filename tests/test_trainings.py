@@ -48,8 +48,8 @@ from compare.app.scripts_explain import (
 )
 from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
-from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
+from compare.check.step_values import Sides
 from compare.engine.described import configuration_of
 from compare.engine.fingerprints import Fingerprinter
 from compare.engine.keras_generation import learning_rate

@@ -16,9 +16,8 @@ from compare.app.script_runs import failure_of
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.judge_recorded import more_weights
 from compare.check.recorded import scale_of, settings_apart
-from compare.check.sides import Sides
 from compare.check.stages import Located, apart, first_apart, locate, updates_otherwise
-from compare.check.step_values import EXAMPLES, INPUTS, LOSS, PREDICTIONS, relative_gap, weights_made
+from compare.check.step_values import EXAMPLES, INPUTS, LOSS, PREDICTIONS, Sides, relative_gap, weights_made
 from compare.records import INITIAL, Place, in_time
 from compare.reporting.terminal import tell
 from compare.verdict import rounding

@@ -31,9 +31,8 @@ from compare.check.judgement import survived
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
 from compare.check.recorded import things_apart
-from compare.check.sides import Sides
 from compare.check.stages import Located
-from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE
+from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Sides
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode

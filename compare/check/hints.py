@@ -33,7 +33,6 @@ from compare.check.recorded import (
     skipped_updates,
     steps_of_epoch,
 )
-from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import (
     EXAMPLES,
@@ -44,6 +43,7 @@ from compare.check.step_values import (
     PREDICTIONS,
     STATE,
     UPDATE,
+    Sides,
     Step,
     all_rows,
     both_losses,

@@ -39,7 +39,6 @@ from compare.check.recorded import (
     with_own_predictions,
 )
 from compare.check.search import find_explanations
-from compare.check.sides import Sides
 from compare.check.stages import Located, locate
 from compare.check.step_values import (
     EXAMPLES,
@@ -48,6 +47,7 @@ from compare.check.step_values import (
     PREDICTIONS,
     STATE,
     UPDATE,
+    Sides,
     all_rows,
     both_losses,
     example_rows,

@@ -29,8 +29,8 @@ from compare.check.recipe import (
     mean_of_means,
     multiple,
 )
-from compare.check.sides import Sides
 from compare.check.step_values import (
+    Sides,
     calls_with_examples,
     changes_of,
     common_multiple,

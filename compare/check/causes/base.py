@@ -11,9 +11,8 @@ from compare.check import words
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
-from compare.check.sides import Sides
 from compare.check.stages import Located
-from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE
+from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Sides
 from compare.check.used import NOTHING, Used
 from compare.verdict.findings import Finding, Source
 from compare.watch.seen import CloseUp

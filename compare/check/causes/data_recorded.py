@@ -14,9 +14,8 @@ import numpy as np
 
 from compare.check.causes.base import Measurement, Variant
 from compare.check.recorded import parts_of_step, skipped_updates, steps_of_epoch
-from compare.check.sides import Sides
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, all_rows, example_rows, model_events, rows_by_epoch
+from compare.check.step_values import GRADIENTS, Sides, all_rows, example_rows, model_events, rows_by_epoch
 from compare.verdict.findings import Source
 from compare.watch.seen import ENDLESS, CloseUp
 from compare.watch.trace import Trace

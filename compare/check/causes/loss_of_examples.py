@@ -10,9 +10,8 @@ from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.causes.loss_recorded import own_call
 from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNRECOVERED, UNSMOOTHED, Recipe
 from compare.check.recorded import RecordedLoss, parts_of_step, penalty_of, same
-from compare.check.sides import Sides
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, LOSS, PREDICTIONS, loss_of
+from compare.check.step_values import GRADIENTS, LOSS, PREDICTIONS, Sides, loss_of
 from compare.check.targets import targets_of, value_of
 from compare.check.used import FIT, SCRIPT
 

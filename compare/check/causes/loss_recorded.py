@@ -25,11 +25,11 @@ from compare.check.recorded import (
     same,
     skipped_updates,
 )
-from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import (
     GRADIENTS,
     LOSS,
+    Sides,
     both_losses,
     calls_of,
     count_rows,

@@ -21,10 +21,10 @@ from compare.check.recorded import (
     settings_apart,
     subtracted,
 )
-from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import (
     UPDATE,
+    Sides,
     calls_of,
     changes_of,
     gradients_of,

@@ -26,7 +26,6 @@ from compare.check.recorded import (
     things_apart,
     without_gradient,
 )
-from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.step_values import (
     GRADIENTS,
@@ -34,6 +33,7 @@ from compare.check.step_values import (
     PREDICTIONS,
     STATE,
     UPDATE,
+    Sides,
     both_losses,
     changes_of,
     gradients_of,
