@@ -695,7 +695,7 @@ def test_draws_of_a_model_in_training_mode_between_steps_are_told_with_their_lin
     given = replace(sides(other), close_ups=(right, other))
     untaped = [None if line is None else ("loop.py", line, "model(x, training=True)") for line in lines]
     first, second = (replace(trace, untaped=line) for trace, line in zip(given.traces, untaped, strict=True))
-    seen = next(_hints_on_draws(replace(given, traces=(first, second))))
+    seen = next(_hints_on_draws(replace(given, traces=(first, second)), Located(STEP, "predictions")))
     assert (seen.kind, seen.quantities.get("line")) == (
         kind, "loop.py:7: model(x, training=True)" if kind == "drawn-in-validation" else None)  # fmt: skip
 

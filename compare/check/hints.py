@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, product
@@ -69,34 +69,14 @@ FAR = 1000
 
 def hints(located: Located, sides: Sides) -> list[Measurement]:
     """What was seen that may explain a difference without proving it."""
-    found: list[Measurement] = []
-    if located.stage == UPDATE:
-        found += _hints_on_updates(located, sides)
-    if located.stage == EXAMPLES:
-        found += [*_hints_on_first_updates(sides), *_hints_on_examples(sides)]
+    found = [Measurement.of("never-changes")] if sides.other_trace.never_changes else []
     if located.stage in (LOSS, UPDATE) and (calls := calls_of(sides.other, sides.step) or 1) > 1:
-        found.insert(0, Measurement.of("applied-times", times=calls))
-    if located.stage == GRADIENTS:
-        found += _hints_on_gradients(located, sides)
-    if located.stage != UPDATE and (again := made_again(sides)):
-        found.append(again)
-    if sides.other_trace.never_changes:
-        found.insert(0, Measurement.of("never-changes"))
-    if located.stage == PREDICTIONS:
-        found += [*_hints_on_draws(sides), *layers_alone(sides)]
-        found += [*_hints_on_outputs(sides), *_hints_on_models(sides), *_hints_between_layers(sides)]
-    if located.stage == LOSS:
-        found += [*_hints_on_labels(sides), *_hints_on_weights(sides), *_hints_on_sizes(sides)]
-        found += [*_hints_on_squares(sides), *_hints_on_terms(sides)]
-        found += _hints_on_flags(located, sides)
-    if located.stage == STATE:
-        found += _hints_on_calls(sides)
-    found += [*_hints_on_inputs(located, sides), *_hints_on_parts(located, sides)]
-    if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
-        found += [seen for seen, _ in layers_apart(sides, located, certain=not located.where)]
-    if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
-        found += _hints_on_random_numbers(sides, located.stage)
-    return list(map(sides.named, found or _hints_on_functions(located, sides)))
+        found.append(Measurement.of("applied-times", times=calls))
+    for hint in AT_STAGE[located.stage or ""]:
+        found += hint(sides, located)
+    if not found and located.stage == PREDICTIONS:  # for another activation, a model may call a function, or none
+        found = [seen for seen, _ in layers_apart(sides, replace(located, where=""))]
+    return list(map(sides.named, found))
 
 
 def called_between_steps(sides: Sides, named: Collection[str]) -> Iterator[Measurement]:
@@ -108,7 +88,18 @@ def called_between_steps(sides: Sides, named: Collection[str]) -> Iterator[Measu
             yield Measurement.of("called-between-steps", side=at.other_name, line=str(line))
 
 
-def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
+def _hints_on_new_optimizer(sides: Sides, located: Located) -> Iterator[Measurement]:
+    if again := made_again(sides):
+        yield again
+
+
+def _hints_on_layers(sides: Sides, located: Located) -> Iterator[Measurement]:
+    """Layers with other settings; of an update, only where it is known which layers' weights differ."""
+    if located.stage != UPDATE or located.where:
+        yield from (seen for seen, _ in layers_apart(sides, located, certain=not located.where))
+
+
+def _hints_on_parts(sides: Sides, located: Located) -> Iterator[Measurement]:
     """What another number of replicas, or of micro-batches in an update, changes by itself."""
     counts, limiting = parts_of_step(sides), list(sides.close_ups)
     dropout, batch_norm, clips = "dropout-per-replica", "batch-norm-per-replica", "clips-per-replica"
@@ -132,13 +123,7 @@ def _hints_on_parts(located: Located, sides: Sides) -> Iterator[Measurement]:
         yield Measurement.of(clips, **numbers)
 
 
-def _hints_on_functions(located: Located, sides: Sides) -> list[Measurement]:
-    """Layers with another activation, in whose place the model may call a function, or none: all that is known."""
-    anywhere = layers_apart(sides, replace(located, where="")) if located.stage == PREDICTIONS else []
-    return [seen for seen, _ in anywhere]
-
-
-def _hints_on_draws(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_draws(sides: Sides, located: Located) -> Iterator[Measurement]:
     """A layer that has drawn random numbers more often on one side, maybe in validation."""
     called = Source.of(sides.other_trace.untaped)
     steps = [sides.step - 1 + sum(step < sides.step for step in each.empty)
@@ -153,14 +138,14 @@ def _hints_on_draws(sides: Sides) -> Iterator[Measurement]:
         yield Measurement("drawn-in-validation", {**seen.quantities, "line": str(called)}) if validates else seen
 
 
-def _hints_on_flags(located: Located, sides: Sides) -> Iterator[Measurement]:
+def _hints_on_flags(sides: Sides, located: Located) -> Iterator[Measurement]:
     """A model that one side alone calls in training mode, where it is not known whether the predictions agree."""
     predictions, (right, other) = located.of(PREDICTIONS), flags_of(sides)
     if predictions is not None and predictions.equal is None and set(right) == {True} and other and True not in other:
         yield Measurement.of("script-flag", training=other[0], by_fit=False)
 
 
-def _hints_on_calls(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_calls(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Calls of the model in training mode, which move statistics, if one side makes more of them in the step."""
     times = [
         sum(
@@ -173,7 +158,7 @@ def _hints_on_calls(sides: Sides) -> Iterator[Measurement]:
         yield Measurement.of("called-in-training-times", times=times[1], other_times=times[0])
 
 
-def _hints_on_outputs(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_outputs(sides: Sides, located: Located) -> Iterator[Measurement]:
     """One side's predictions are probabilities, made from the other's."""
     both = [side.arrays(sides.step, "predictions") for side in sides.close_ups]
     shapes = [[np.shape(each) for each in arrays] for arrays in both]
@@ -186,7 +171,7 @@ def _hints_on_outputs(sides: Sides) -> Iterator[Measurement]:
             yield at.named(Measurement.of("predictions-squashed", function=name))
 
 
-def _hints_on_models(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_models(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Models that a step calls after the first with weights that differ by far more than those of the first."""
     both = ([each for each in close_up.of(sides.step, "weights") if not each.replica] for close_up in sides.close_ups)
     first = 0.0
@@ -199,7 +184,7 @@ def _hints_on_models(sides: Sides) -> Iterator[Measurement]:
         first = gap if not number else first
 
 
-def _hints_on_weights(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_weights(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Weighted losses that one side divides by the sum of the weights, as PyTorch does, instead of their number."""
     for at in (sides, sides.turned()):
         recorded, loss = RecordedLoss.of(at), loss_of(at.other, at.step)
@@ -207,10 +192,10 @@ def _hints_on_weights(sides: Sides) -> Iterator[Measurement]:
         if recorded is None or loss is None or weight is None or same(float(np.mean(weight)), 1.0):
             continue
         if same(loss, recorded.data / float(np.mean(weight)) + recorded.penalty):
-            yield Measurement.of("divided-by-weights", side=at.other_name, other=at.right_name)
+            yield at.named(Measurement.of("divided-by-weights"))
 
 
-def _hints_on_squares(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_squares(sides: Sides, located: Located) -> Iterator[Measurement]:
     """A multiple of the squares of the weights in the loss of one side alone, as of a weight decay written into it."""
     losses = both_losses(*sides.close_ups, sides.step)
     weights = sides.right.arrays(sides.step, "weights")
@@ -230,7 +215,7 @@ def _hints_on_squares(sides: Sides) -> Iterator[Measurement]:
                 return
 
 
-def _hints_between_layers(sides: Sides) -> Iterator[Measurement]:
+def _hints_between_layers(sides: Sides, located: Located) -> Iterator[Measurement]:
     """What comes between the last layer that agrees and the first that does not, where functions or layers differ."""
     apart = first_layer_apart(Step(*sides.close_ups, [], sides.step, ()), rounding=PARALLEL)
     if apart.before is None or apart.after is None:
@@ -243,7 +228,7 @@ def _hints_between_layers(sides: Sides) -> Iterator[Measurement]:
         yield Measurement.of("between-layers", **names, calls=calls, line=str(Source.of(line)) if line else None)
 
 
-def _hints_on_terms(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Equal losses, as of several outputs, of which one side alone takes the plain sum; or the one that differs."""
     both, totals = sides.both(_terms), both_losses(*sides.close_ups, sides.step)
     names = [[name for name, _ in terms] for terms in both]
@@ -262,7 +247,7 @@ def _hints_on_terms(sides: Sides) -> Iterator[Measurement]:
         yield at.named(Measurement.of("terms-summed", losses=losses, line=_line_of(at.other, at.step, LOSS)))
     elif len(off) == 1:
         name, right, other = off[0]
-        yield sides.named(Measurement.of("term-differs", loss=name, value=other, right=right, of=len(pairs)))
+        yield Measurement.of("term-differs", loss=name, value=other, right=right, of=len(pairs))
 
 
 def _terms(close_up: CloseUp, step: int) -> list[tuple[str, float]]:
@@ -275,7 +260,7 @@ def _terms(close_up: CloseUp, step: int) -> list[tuple[str, float]]:
     return found
 
 
-def _hints_on_sizes(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_sizes(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Micro-batches of different sizes whose losses one side averages as if each had equally many examples."""
     for at in (sides, sides.turned()):
         sizes = [len(event.rows) for event in calls_with_examples(at.other, at.step)]
@@ -285,14 +270,11 @@ def _hints_on_sizes(sides: Sides) -> Iterator[Measurement]:
             continue
         weighted, mean = float(np.average(losses, weights=sizes)), float(np.mean(losses))
         if same(weighted, right) and not same(mean, right):
-            numbers = {"sizes": sizes, "loss": mean, "weighted": weighted}
-            yield Measurement.of("micro-batches-alike", side=at.other_name, other=at.right_name, **numbers)
+            yield at.named(Measurement.of("micro-batches-alike", sizes=sizes, loss=mean, weighted=weighted))
 
 
-def _hints_on_inputs(located: Located, sides: Sides) -> Iterator[Measurement]:
+def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Inputs that are a multiple of the other side's, as of pixels from 0 to 255 in place of 0 to 1."""
-    if located.stage != INPUTS:
-        return
     both = [[np.ravel(a) for a in side.arrays(sides.step, "inputs")] for side in sides.close_ups]
     numbers = all(each.dtype.kind in "fiu" for arrays in both for each in arrays)
     if not all(both) or not numbers or len({tuple(each.shape for each in arrays) for arrays in both}) > 1:
@@ -300,12 +282,13 @@ def _hints_on_inputs(located: Located, sides: Sides) -> Iterator[Measurement]:
     a, b = (np.concatenate(each).astype(np.float64) for each in both)
     factor = multiple([b], [a])
     if factor and np.allclose(b, factor * a, rtol=1e-4, atol=1e-6 * np.abs(b).max()):
-        yield sides.named(Measurement.of("inputs-times", factor=factor))
+        yield Measurement.of("inputs-times", factor=factor)
 
 
-def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:
+def _hints_on_random_numbers(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Random numbers that were seen to differ before the stage; where they were not seen, those of graph and loop."""
     drawn = sides.other_trace.drawn, sides.right_trace.drawn
+    stage = located.stage or ""
     numbers = [_drawn_before(each, sides.step, stage) for each in (sides.other, sides.right)]
     both = [name for name in drawn[1] if name in drawn[0]]
     seen = [name for name in both if all(name in each for each in numbers)]
@@ -360,11 +343,10 @@ def _steps_on_each_batch(close_up: CloseUp, steps: Sequence[int]) -> int:
     return times[0] if len(times) > 1 and len(set(times[:-1])) == 1 and times[-1] <= times[0] else 0
 
 
-def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_examples(sides: Sides, located: Located) -> Iterator[Measurement]:
     right_skips, skips = skipped_updates(sides)
     if right_skips != skips:
-        seen = {"side": sides.other_name, "count": skips, "other": sides.right_name, "others": right_skips}
-        yield Measurement.of("updates-skipped", **seen)
+        yield Measurement.of("updates-skipped", count=skips, others=right_skips)
         return
     steps = steps_of_epoch(sides)
     right_times, times = (_steps_on_each_batch(side, steps) for side in sides.close_ups)
@@ -383,7 +365,7 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
         split = [(name, float(fit["validation_split"])) for name, fit in fits if fit.get("validation_split")]
         if len(split) == 1:
             yield Measurement.of("split-off", side=split[0][0], share=split[0][1])
-        yield from _hints_on_random_numbers(sides, EXAMPLES)
+        yield from _hints_on_random_numbers(sides, located)
     elif right != other and sorted(right) == sorted(other):
         yield Measurement.of("reordered", examples=len(right))
     for at in (sides, sides.turned()):
@@ -392,7 +374,7 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
             yield Measurement.of("calls-alone", side=at.other_name, functions=alone)
 
 
-def _hints_on_first_updates(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_first_updates(sides: Sides, located: Located) -> Iterator[Measurement]:
     """A first update of another number of micro-batches, where the next ones are of as many: counted from 0, say."""
     first, next_ones = parts_of_step(sides), parts_of_step(replace(sides, step=sides.step + 1))
     if sides.step == 1 and first[0] != first[1] and first[0] == next_ones[0] == next_ones[1]:
@@ -400,7 +382,7 @@ def _hints_on_first_updates(sides: Sides) -> Iterator[Measurement]:
         yield Measurement.of("first-update", micro=first[1], expected=first[0], line=line)
 
 
-def _hints_on_labels(sides: Sides) -> list[Measurement]:
+def _hints_on_labels(sides: Sides, located: Located) -> list[Measurement]:
     """A loss of one side alone that is given the predictions as labels, and something else as predictions."""
     own = [
         Measurement.of("predictions-as-labels", side=name, line=_line_of(side, sides.step, "targets"))
@@ -410,7 +392,7 @@ def _hints_on_labels(sides: Sides) -> list[Measurement]:
     return own if len(own) == 1 else []
 
 
-def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_limits(sides: Sides, located: Located) -> Iterator[Measurement]:
     """A call that limits gradients on one side alone, where the other's optimizer does not."""
     if any(map(clipping_of, sides.traces)):
         return
@@ -420,14 +402,14 @@ def _hints_on_limits(sides: Sides) -> Iterator[Measurement]:
             yield Measurement.of("limits-alone", side=at.other_name, line=own)
 
 
-def _hints_on_gradients(located: Located, sides: Sides) -> Iterator[Measurement]:
+def _hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Those of the step before, or where losses agree a factor, a limit, or a part that is missing, as of a penalty."""
     if _keeps_gradients(sides):
         yield Measurement.of("gradients-kept", step=sides.step, line=_line_of(sides.other, sides.step, GRADIENTS))
         return
     if (loss := located.of(LOSS)) is None or loss.gap is None:
         return
-    yield from _hints_on_limits(sides)
+    yield from _hints_on_limits(sides, located)
     right, other = both_gradients(sides)
     names = [variable.name for variable in sides.right_trace.variables]
     if more := sorted(other.keys() - right.keys()) if right else []:
@@ -450,7 +432,7 @@ def _hints_on_gradients(located: Located, sides: Sides) -> Iterator[Measurement]
         yield Measurement.of("weights-added", factor=factor, variables=variables, penalized=False, line=line)
 
 
-def _hints_on_updates(located: Located, sides: Sides) -> Iterator[Measurement]:
+def _hints_on_updates(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Optimizers in turn; gradients given as rows by one side alone, if only their variables are changed otherwise."""
     made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
     shared = len([event for event in sides.other.of(sides.step, "gradients") if event.replica == 0])
@@ -494,3 +476,24 @@ def _keeps_gradients(sides: Sides) -> bool:
             for parts in {1, parts_of_step(sides)[1] or 1}
         )
     )
+
+
+AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]]]] = {
+    "": (_hints_on_new_optimizer, _hints_on_parts),
+    EXAMPLES: (_hints_on_first_updates, _hints_on_examples, _hints_on_new_optimizer, _hints_on_parts),
+    INPUTS: (_hints_on_new_optimizer, _hints_on_inputs, _hints_on_parts, _hints_on_random_numbers),
+    PREDICTIONS: (
+        _hints_on_new_optimizer, _hints_on_draws, layers_alone, _hints_on_outputs, _hints_on_models,
+        _hints_between_layers, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
+    ),
+    LOSS: (
+        _hints_on_new_optimizer, _hints_on_labels, _hints_on_weights, _hints_on_sizes, _hints_on_squares,
+        _hints_on_terms, _hints_on_flags, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
+    ),
+    GRADIENTS: (_hints_on_gradients, _hints_on_new_optimizer, _hints_on_parts, _hints_on_layers),
+    UPDATE: (_hints_on_updates, _hints_on_parts, _hints_on_layers),
+    STATE: (
+        _hints_on_new_optimizer, _hints_on_calls, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
+    ),
+}  # fmt: skip
+"""What is looked for where a stage is the first that differs, in the order in which it is told; "" if none is known."""

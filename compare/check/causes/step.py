@@ -189,7 +189,7 @@ def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
     yield from of_layers(seen)
 
 
-def layers_alone(sides: Sides) -> Iterator[Measurement]:
+def layers_alone(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Layers that only one side calls, such as one that makes a mask, if the other calls no function in their place."""
     if any(each.of(sides.step, "drawn") for each in sides.close_ups):
         return
