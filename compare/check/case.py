@@ -22,6 +22,7 @@ from compare.check.observation import (
 from compare.check.optimizer_replay import replay_segments
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
+from compare.check.replay_parts import micro_batches
 from compare.check.step_values import example_rows
 from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.check.weight_gaps import MAX_KINK_RESIDUAL, ROUNDING, Segment, WeightGaps, by_variable, norms
@@ -149,10 +150,9 @@ class Case:
     @cached_property
     def aligned(self) -> tuple[Span, ...] | None:
         """The batch of each step; None if the numbers of steps and batches differ."""
-        for epoch in self.epochs:
-            if len(self.observation.of_epoch(epoch)) != len(self.replay.spans[epoch]):
-                return None
-        return self.expected
+        spans = self.replay.spans
+        same = all(len(self.observation.of_epoch(epoch)) == len(spans[epoch]) for epoch in self.epochs)
+        return self.expected if same else None
 
     @cached_property
     def effective(self) -> list[list[np.ndarray]]:
@@ -361,11 +361,7 @@ class Case:
         """The batches if the trainer splits the examples, in order, into batches of another size; else None."""
         totals = {epoch: self.replay.spans[epoch][-1].stop for epoch in self.epochs}
         for size in range(1, max(totals.values()) + 1):
-            feed = [
-                Span(epoch, start, min(start + size, total))
-                for epoch, total in totals.items()
-                for start in range(0, total, size)
-            ]
+            feed = [part for epoch, total in totals.items() for part in micro_batches(Span(epoch, 0, total), size)]
             if len(feed) != len(self.steps) or self.step_residual(0, feed[0], recipe) > self.threshold:
                 continue
             if all(self.step_residual(i, span, recipe) <= self.threshold for i, span in enumerate(feed)):
@@ -375,11 +371,10 @@ class Case:
     @property
     def several_optimizers(self) -> bool:
         """Whether any step uses optimizers of different classes or settings, each for its own variables."""
-        for step in self.steps:
-            rates = {call.learning_rate for call in step.calls}
-            if not step.groups and (len(rates) > 1 or len({call.optimizer for call in step.calls}) > 1):
-                return True
-        return False
+        return any(
+            not step.groups and len({(call.optimizer, call.learning_rate) for call in step.calls}) > 1
+            for step in self.steps
+        )
 
     @property
     def used(self) -> Used:

@@ -203,18 +203,19 @@ class ReportedMetric:
     def value(self, formula: MetricFormula, epoch: int) -> float:
         """Returns what a trainer that uses this formula reports for an epoch."""
         earlier = [other for other in self.table.case.epochs if other < epoch]
+        own = [(other, self.part) for other in earlier]
+        shared = [(epoch, TRAIN)] if self.part == VALIDATION else []
+        carried = {
+            "nothing": [],
+            "own": own,
+            "sum": own,
+            "shared": shared,
+            "validation": [(other, VALIDATION) for other in earlier[-1:]],
+            "everything": [*itertools.product(earlier, (TRAIN, VALIDATION)), *shared],
+        }
+        before = [row for other, part in carried[formula.carry] for row in self._rows(formula, part, other)]
         rows = self._rows(formula, self.part, epoch)
-        batches = len(rows)
-        if formula.carry == "validation":
-            rows = [row for other in earlier[-1:] for row in self._rows(formula, VALIDATION, other)] + rows
-        elif formula.carry in ("own", "sum"):
-            rows = [row for other in earlier for row in self._rows(formula, self.part, other)] + rows
-        elif formula.carry in ("shared", "everything"):
-            before = [(other, part) for other in earlier for part in (TRAIN, VALIDATION)]
-            carried = before if formula.carry == "everything" else []
-            carried = [*carried, (epoch, TRAIN)] if self.part == VALIDATION else carried
-            rows = [row for other, part in carried for row in self._rows(formula, part, other)] + rows
-        return self._of_rows(formula, rows, batches, epoch)
+        return self._of_rows(formula, before + rows, len(rows), epoch)
 
     def _of_rows(self, formula: MetricFormula, rows: Table, batches: int, epoch: int | None) -> float:
         """The value over some batches; that of all batches that an epoch reports is kept."""

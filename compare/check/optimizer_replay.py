@@ -233,10 +233,10 @@ def rounding_noise(replay: Replay, steps: Sequence[OptimizerStep], update: Updat
 
     gradients = [[[nudged(gradient) for gradient in replica] for replica in step.gradients] for step in steps]
     exact, noisy = simulate(replay, steps, update), simulate(replay, steps, update, gradients)
-    result = []
-    for step, a, b in zip(steps, exact, noisy, strict=True):
-        result.append(float(np.linalg.norm(a - b) / (np.linalg.norm(a - _stacked(replay, step.state)) or 1.0)))
-    return result
+    return [
+        float(np.linalg.norm(a - b) / (np.linalg.norm(a - _stacked(replay, step.state)) or 1.0))
+        for step, a, b in zip(steps, exact, noisy, strict=True)
+    ]
 
 
 def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:

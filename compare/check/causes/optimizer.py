@@ -200,26 +200,22 @@ def _usual_values(case: Case, first: int) -> Iterator[Variant]:
 def _by_epoch(case: Case) -> Iterator[Variant]:
     """A schedule at other steps than those made, and slots or counts that begin anew with each epoch."""
     spans = case.expected
-    for steps, kind in _other_steps([span.epoch for span in spans]):
+    epochs, counts = [span.epoch for span in spans], tuple(range(len(spans)))
+    for kind, steps in (  # those at which a schedule may be evaluated by mistake
+        ("rate-of-epoch-from-0", [epoch - 1 for epoch in epochs]),
+        ("rate-of-epoch", epochs),
+        ("rate-per-epoch", [epochs.index(epoch) for epoch in epochs]),
+        ("rate-of-next-step", [i + 1 for i in counts]),
+        ("rate-of-step-before", [max(i - 1, 0) for i in counts]),
+    ):
         rates = tuple(case.replay.scheduled(step) for step in steps)
         if all(rate is not None for rate in rates):
             yield Variant({"learning_rates": rates}, Measurement.of(kind))
-    begins = frozenset(i for i in range(1, len(spans)) if spans[i].epoch != spans[i - 1].epoch)
-    counts = tuple(range(len(spans)))
+    begins = frozenset(i for i in counts[1:] if epochs[i] != epochs[i - 1])
     anew = tuple(i - max((begin for begin in begins if begin <= i), default=0) for i in counts)
     yield Variant({"restarts": begins}, Measurement.of("begins-anew-per-epoch"))
     yield Variant({"restarts": begins, "iterations": counts}, Measurement.of("slots-emptied-in-epochs"))
     yield Variant({"iterations": anew}, Measurement.of("counted-anew-per-epoch"))
-
-
-def _other_steps(epochs: Sequence[int]) -> Iterable[tuple[list[int], str]]:
-    """Wrong steps at which a schedule may be evaluated, for each of the steps made, and what that is called."""
-    counts = range(len(epochs))
-    yield [epoch - 1 for epoch in epochs], "rate-of-epoch-from-0"
-    yield list(epochs), "rate-of-epoch"
-    yield [epochs.index(epoch) for epoch in epochs], "rate-per-epoch"
-    yield [i + 1 for i in counts], "rate-of-next-step"
-    yield [max(i - 1, 0) for i in counts], "rate-of-step-before"
 
 
 FORMULAS: Mapping[str, Sequence[str]] = {
