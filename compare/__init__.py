@@ -264,7 +264,7 @@ def assert_alike(
         tf.config.list_physical_devices()
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
     from compare.check import check  # noqa: PLC0415 (lazy)
-    from compare.check.probe import FAILS_ON_TWO, ONE_DEVICE  # noqa: PLC0415 (lazy)
+    from compare.check.checker import FAILS_ON_TWO, ONE_DEVICE  # noqa: PLC0415 (lazy)
     from compare.engine.anew import shared_state  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
     from compare.reporting.sentences import misnamed, silent, warning  # noqa: PLC0415 (lazy)

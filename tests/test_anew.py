@@ -337,7 +337,7 @@ def test_numbers_that_nobody_could_judge_are_never_alike(wrong_loss, tmp_path, m
     def broken(*args, **options):
         raise ValueError("no check today")
 
-    monkeypatch.setattr("compare.check.probe.Checker", broken)
+    monkeypatch.setattr("compare.check.checker.Checker", broken)
     result = compared(wrong_loss(), tmp_path)
     (comparison,) = json.loads((result.path / "verdict.json").read_text())["comparisons"]
     assert (comparison["training"]["verdict"], comparison["reporting"]["verdict"]) == ("alike", "inconclusive")

@@ -187,7 +187,7 @@ def lookahead(tensorflow):
 
 @pytest.mark.parametrize(("strategy", "replicas"), [("default", 1), ("mirrored", 2)])
 def test_slots_begin_as_those_of_users_fit(lookahead, strategy, replicas):
-    from compare.check.probe import check
+    from compare.check.checker import check
     from compare.engine.run import Run
 
     task = task_of(strategy, replicas, lookahead)

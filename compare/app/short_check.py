@@ -69,7 +69,7 @@ def _on_two(future: Future[Report | str], options: ShortCheck, number: int) -> R
 @without_exit("your code")
 def _check_on_two(options: ShortCheck, number: int) -> Report | str:
     select_keras(options.keras)
-    from compare.check.probe import checking, on_two_replicas  # noqa: PLC0415 (lazy)
+    from compare.check.checker import checking, on_two_replicas  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
 
     strategies.configure(2)
@@ -91,7 +91,7 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
     select_keras(options.keras)
     from compare.app.publish import publish  # noqa: PLC0415 (lazy)
     from compare.check import NotApplicable, check  # noqa: PLC0415 (lazy)
-    from compare.check.probe import with_two_replicas  # noqa: PLC0415 (lazy)
+    from compare.check.checker import with_two_replicas  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
 
     strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else same.replica_count)

@@ -15,7 +15,7 @@ from compare.check.report import Report
 from compare.verdict.findings import Finding, NotApplicable
 
 if TYPE_CHECKING:
-    from compare.check.probe import Checker, check
+    from compare.check.checker import Checker, check
 
 __all__ = ["Checker", "Finding", "NotApplicable", "Report", "check"]
 
@@ -23,7 +23,7 @@ __all__ = ["Checker", "Finding", "NotApplicable", "Report", "check"]
 def __getattr__(name: str) -> Any:
     # Imported lazily: reports and the catalogue must not import TensorFlow.
     if name in ("Checker", "check"):
-        from compare.check import probe  # noqa: PLC0415 (lazy)
+        from compare.check import checker  # noqa: PLC0415 (lazy)
 
-        return getattr(probe, name)
+        return getattr(checker, name)
     raise AttributeError(f"module 'compare.check' has no attribute {name!r}")
