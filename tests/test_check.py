@@ -181,8 +181,8 @@ def test_each_side_of_a_differing_loop_that_can_be_replayed_trains_once(tensorfl
 def test_a_recomputed_noise_twin_is_as_far_from_the_reference_as_a_trained_one(tensorflow, model, optimizer, replicas):
     import numpy as np
 
+    from compare.check.look_inside import replayed_twin
     from compare.check.recipe import EPSILON
-    from compare.check.replayed_twin import replayed_twin
     from compare.check.step_values import gradients_of, loss_of, relative_gap
 
     checked = checker(model, optimizer, replicas)
