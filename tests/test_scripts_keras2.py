@@ -11,7 +11,7 @@ import pytest
 
 import compare
 from compare.app.script_sides import versions_of
-from compare.check.recorded import other_settings
+from compare.check.recorded import settings_apart
 from compare.errors import NoVerdictError, RequestError
 
 needs_keras_2 = pytest.mark.skipif(find_spec("tf_keras") is None, reason="tf-keras is not installed")
@@ -157,4 +157,4 @@ def test_the_keras_of_an_environment_is_the_one_that_is_asked_for(
 def test_a_setting_that_two_versions_write_otherwise_is_the_same(
     own: dict[str, Any], right: dict[str, Any], found: dict[str, Any]
 ) -> None:
-    assert other_settings(own, right) == found
+    assert settings_apart(own, right) == found

@@ -27,6 +27,7 @@ from compare.check.recorded import (
     drawn_more_often,
     equal_gradients,
     factor_of_gradients,
+    is_round,
     parts_of_step,
     penalty_of,
     same,
@@ -207,7 +208,7 @@ def _hints_on_squares(sides: Sides, located: Located) -> Iterator[Measurement]:
         squares = sum(float(np.sum(np.square(each))) for each in those)
         for times, of in ((1.0, "the sum of the squares"), (0.5, "half of the sum of the squares")):
             factor = more / (times * squares) if squares else 0.0
-            if factor and abs(factor - float(f"{factor:.1g}")) <= A_RATE * factor:
+            if factor and is_round(factor, 1, A_RATE):
                 line = _line_of(at.other, at.step, LOSS)
                 yield at.named(
                     Measurement.of("squares-added", factor=float(f"{factor:.1g}"), of=of, weights=what, line=line)

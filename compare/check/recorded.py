@@ -61,38 +61,38 @@ def same(a: float, b: float) -> bool:
     return abs(a - b) <= CLOSE * max(abs(a), abs(b))
 
 
+def is_round(number: float, digits: int, within: float = 1e-4) -> bool:
+    """Whether a number has but a few digits, as people write it."""
+    return abs(number - float(f"{number:.{digits}g}")) <= within * abs(number)
+
+
 NAMES = ("name", "module", "registered_name", "build_config", "seed", "batch_shape", "sparse", "ragged",
          "build_input_shape", "layers")  # fmt: skip
 """Entries of a configuration that change no number, or are compared elsewhere."""
 
 
-def other_settings(
+def settings_apart(
     own: Mapping[str, Any], right: Mapping[str, Any], *, initializers: bool = False
 ) -> dict[str, list[Any]]:
     """The settings that both have with other values, the side's own first; objects inside, part by part.
 
-    Versions of Keras write a configuration in other ways: an entry that one side lacks says nothing.
+    Versions of Keras write a configuration in other ways: an entry that one side lacks says nothing. Nor do those of
+    averages of weights if an optimizer keeps none.
     """
     found: dict[str, list[Any]] = {}
+    averages = own.get("use_ema") or right.get("use_ema")
     for name in own.keys() & right.keys() - set(NAMES):
         both = own[name], right[name]
         if name.endswith("initializer") and not initializers:
             continue  # what weights begin with is seen
+        if name.startswith("ema_") and not averages:
+            continue
         if isinstance(both[0], Mapping) and isinstance(both[1], Mapping):
-            inner = other_settings(*both, initializers=initializers)
+            inner = settings_apart(*both, initializers=initializers)
             found |= {part if name == "config" else f"{name}.{part}": values for part, values in inner.items()}
         elif not _may_be_same(name, *both):
             found[name] = list(both)
     return dict(sorted(found.items()))
-
-
-def settings_apart(
-    own: Mapping[str, Any], right: Mapping[str, Any], *, initializers: bool = False
-) -> dict[str, list[Any]]:
-    """The settings of an optimizer that differ, without those of averages of weights if none are kept."""
-    averages = own.get("use_ema") or right.get("use_ema")
-    found = other_settings(own, right, initializers=initializers)
-    return {key: both for key, both in found.items() if averages or not key.startswith("ema_")}
 
 
 Described = Mapping[str, Any]

@@ -20,6 +20,7 @@ from compare.check.recorded import (
     factor_of_gradients,
     have_factor,
     holds_elsewhere,
+    is_round,
     parts_of_step,
     penalty_of,
     same,
@@ -156,15 +157,11 @@ def recorded_gradients(sides: Sides, located: Located) -> Iterator[Variant]:
     """Gradients that are the right ones times a factor, where the loss is the same."""
     variants = list(recorded_micro_batches(sides, located))
     factor, length = factor_of_gradients(sides), norm_of(list(both_gradients(sides)[1].values()))
-    clips = clip_alike(sides) or abs(length - float(f"{length:.2g}")) <= 1e-4 * length  # or a norm may be limited
-    if not variants and factor and sides.replicas == 1 and not clips and _is_written(factor):
+    clips = clip_alike(sides) or is_round(length, 2)  # or a norm may be limited
+    written = factor and any(is_round(each, 3, CLOSE) for each in (factor, 1 / factor))  # that of a limit is not
+    if not variants and written and sides.replicas == 1 and not clips:
         variants.append(Variant({}, Measurement.of("gradients-have-factor", factor=factor), measured=True))
     yield from variants
-
-
-def _is_written(factor: float) -> bool:
-    """Whether a factor, or what is divided by, has three digits, as people write it; that of a norm's limit has not."""
-    return any(abs(each - float(f"{each:.3g}")) <= CLOSE * abs(each) for each in (factor, 1 / factor))
 
 
 def recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:

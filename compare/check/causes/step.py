@@ -22,6 +22,7 @@ from compare.check.recorded import (
     clip_alike,
     clipping_of,
     equal_gradients,
+    is_round,
     same,
     things_apart,
     without_gradient,
@@ -311,7 +312,7 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
             limit = limits.get(kind)
             if limit is None:
                 continue
-            usual = kind == "value" or abs(limit - float(f"{limit:.2g}")) <= 1e-4 * limit
+            usual = kind == "value" or is_round(limit, 2)
             explains = usual or (kind == "global" and _limits_rows(at.other, at.step))
             if explains and all(equal_gradients(a, Clip(kind, limit).of_variables(b)) for a, b in each):
                 quantities = {"limited": limited, "limit": limit, "replicas": sides.replicas}
