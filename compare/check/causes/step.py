@@ -177,7 +177,10 @@ def _together(
 
 
 def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
-    """Layers with other settings that compute, or change, what differs first; or whose penalty is all of it."""
+    """Layers with other settings that compute, or change, what differs first; or whose penalty is all of it.
+
+    Or else layers that are trained on one side alone, and so may predict otherwise.
+    """
     seen = layers_apart(sides, located, certain=True)
     if not seen and located.stage == PREDICTIONS and layers_apart(sides, located):  # only by a function in its place
         seen = layers_apart(sides, replace(located, where=""), certain=True)
@@ -188,6 +191,11 @@ def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
     elif located.stage == STATE and not located.where:  # that of all layers which have any
         seen = [each for each in seen if "Normalization" in each[1]["class"]]
     yield from of_layers(seen)
+    right, other = both_gradients(sides) if located.stage == PREDICTIONS else ({}, {})
+    more = [sides.right_trace.variables[i].name for i in sorted(other.keys() - right.keys())] if right else []
+    if any(located.where in name.split("/") for name in more):
+        alone = Measurement.of("more-gradients", variables=more)
+        yield Variant({}, alone, measured=True, remedy=FROZEN.format(False), called=None)
 
 
 def layers_alone(sides: Sides, located: Located) -> Iterator[Measurement]:
@@ -199,16 +207,6 @@ def layers_alone(sides: Sides, located: Located) -> Iterator[Measurement]:
         alone = sorted(each for each in own - others if re.search(NO_FUNCTIONS, each))
         if own and others and alone:
             yield Measurement.of("layers-alone", side=at.other_name, classes=alone)
-
-
-def _recorded_layers_or_unfrozen(sides: Sides, located: Located) -> Iterator[Variant]:
-    """The same, or layers that are trained on one side alone, and so may predict otherwise."""
-    yield from _recorded_layers(sides, located)
-    right, other = both_gradients(sides)
-    more = [sides.right_trace.variables[i].name for i in sorted(other.keys() - right.keys())] if right else []
-    if any(located.where in name.split("/") for name in more):
-        seen = Measurement.of("more-gradients", variables=more)
-        yield Variant({}, seen, measured=True, remedy=FROZEN.format(False), called=None)
 
 
 def of_layers(seen: Sequence[tuple[Measurement, Mapping[str, Any]]]) -> Iterator[Variant]:
@@ -246,19 +244,15 @@ def _clipped_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
     feed = case.feed(recipe)
     if not feed or recipe.clip is not None:
         return
-    steps = list(enumerate(feed))
-    for reduced in (False, True):
-        if reduced and case.replicas == 1:
-            continue
+    replay = case.replay
+    for reduced in (False, True) if case.replicas > 1 else (False,):
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
-        for i, span in steps:
+        for i, (step, span) in enumerate(zip(case.steps, feed, strict=True)):
             if reduced:
-                pairs.append((case.effective[i][0], case.replay.gradients(case.steps[i], span, recipe)[0]))
+                pairs.append((case.effective[i][0], replay.gradients(step, span, recipe)[0]))
             else:
-                pairs += zip(
-                    case.replica_gradients(i), case.replay.replica_gradients(case.steps[i], span, recipe), strict=True
-                )
-        for kind, limit in _limits([(case.replay.unflatten(a), case.replay.unflatten(b)) for a, b in pairs]):
+                pairs += zip(case.replica_gradients(i), replay.replica_gradients(step, span, recipe), strict=True)
+        for kind, limit in _limits([(replay.unflatten(a), replay.unflatten(b)) for a, b in pairs]):
             when = {"when": "after" if reduced else "before"} if case.replicas > 1 else {}
             seen = Measurement.of("gradients-clipped", by=kind, limit=limit, **when)
             yield Variant({"clip": Clip(kind, limit, reduced)}, seen, measured=True)
@@ -550,9 +544,6 @@ CAUSES = (
         wrong="model.layers[1].momentum = 0.5",
         remedy="model = build_model()  # one function that makes the model for both, and nobody changes its layers",
         fact=_other_layers,
-        recorded={
-            **dict.fromkeys((LOSS, UPDATE, STATE), _recorded_layers),
-            PREDICTIONS: _recorded_layers_or_unfrozen,
-        },
+        recorded=dict.fromkeys((PREDICTIONS, LOSS, UPDATE, STATE), _recorded_layers),
     ),
 )
