@@ -58,9 +58,7 @@ def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
     for change, seen in changes:
         yield Variant(change, seen)
     if len(changes) > 1:
-        merged: dict[str, Any] = {}
-        for change, _ in changes:
-            merged |= change
+        merged = {name: value for change, _ in changes for name, value in change.items()}
         yield Variant(merged, Measurement.all([seen for _, seen in changes]))
 
 
@@ -81,13 +79,12 @@ def _other_settings(case: Case, config: dict[str, Any], expected: dict[str, Any]
 
 
 def _other_rate(case: Case) -> Iterator[Change]:
-    rates = _other_rates(case)
-    if rates and not _schedule_missing(case):
-        i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
-        seen = Measurement.of(
-            "learning-rate", learning_rate=rates[0][i], expected=rates[1][i], step=i + 1, **_pattern(case, rates)
-        )
-        yield {"learning_rates": rates[0]}, seen
+    other = _other_rates(case)
+    if other and not _schedule_missing(case):
+        rates, expected, i = other
+        pattern = _pattern(case, rates, expected)
+        seen = Measurement.of("learning-rate", learning_rate=rates[i], expected=expected[i], step=i + 1, **pattern)
+        yield {"learning_rates": rates}, seen
 
 
 def _applied_again(case: Case) -> Variant:
@@ -232,21 +229,21 @@ FORMULAS: Mapping[str, Sequence[str]] = {
 """Formulas that no setting of the optimizer describes (see ``optimizer_replay``), by its class."""
 
 
-def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """The learning rates of the loop and of the reference, if they differ."""
+def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...], int] | None:
+    """The learning rates of the loop and of the reference, and the first step in which they differ; None if in none."""
     rates, expected = _rates(case), _rates(case, reference=True)
-    shared = min(len(rates), len(expected))
-    return (rates, expected) if rates[:shared] != expected[:shared] else None
+    first = next((i for i, (a, b) in enumerate(zip(rates, expected, strict=False)) if a != b), None)
+    return None if first is None else (rates, expected, first)
 
 
-def _pattern(case: Case, rates: tuple[tuple[float, ...], tuple[float, ...]]) -> dict[str, Any]:
+def _pattern(case: Case, rates: Sequence[float], right: Sequence[float]) -> dict[str, Any]:
     """How the loop's learning rates differ from the reference's; empty if no pattern is seen."""
-    factors = [a / b for a, b in zip(*rates, strict=False) if b]
+    factors = [a / b for a, b in zip(rates, right, strict=False) if b]
     if factors and max(factors) - min(factors) <= 1e-6 * abs(factors[0]):
         return {"factor": factors[0]}
     own, expected = (
         [{rate for rate, step in zip(side, case.steps, strict=False) if step.epoch == epoch} for epoch in case.epochs]
-        for side in rates
+        for side in (rates, right)
     )
     if all(len(each) == 1 for each in own) and any(len(each) > 1 for each in expected):
         return {"pattern": "once per epoch"}
@@ -269,9 +266,9 @@ def _callbacks_set_rate(case: Case) -> bool:
 
 
 def _no_callbacks(case: Case, update: Update) -> Iterable[Variant]:
-    if case.observation.optimizers and _schedule_missing(case) and _callbacks_set_rate(case):
-        rates, expected = _rates(case), _rates(case, reference=True)
-        i = next(i for i, (a, b) in enumerate(zip(rates, expected, strict=False)) if a != b)
+    other = _other_rates(case)
+    if other and case.observation.optimizers and _schedule_missing(case) and _callbacks_set_rate(case):
+        rates, expected, i = other
         seen = Measurement.of(
             "callbacks-set-rate",
             callbacks=setting_rate(case.callbacks), reference=case.reference.name, step=i + 1,
