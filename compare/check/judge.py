@@ -103,16 +103,15 @@ def _judge_epoch_ends(case: Case, judgement: Judgement) -> None:
     """Compares what happens outside the steps: early stopping, and weights changed at the end of an epoch or a run."""
     observation, reference = case.observation, case.reference
     epochs, expected = observation.epoch_end_states.keys(), reference.epoch_end_states.keys()
+    names = {"side": observation.name, "reference": reference.name}
     if "callbacks-missing" in judgement.causes:
         return
     if epochs != expected:
-        names = {"side": observation.name, "reference": reference.name}
         seen = Measurement.of("other-epochs", epochs=len(epochs), expected=len(expected), **names)
         judgement.mark_wrong(seen, certain=True)
     elif "optimizer-differs" in judgement.causes:
         return  # which ends without its moving averages
     elif reference.changed_after_training and not observation.changed_after_training:
-        names = {"side": observation.name, "reference": reference.name}
         changed_last = reference.changed_after_training[:3]
         judgement.mark_wrong(Measurement.of("changed-last", variables=changed_last, **names), certain=True)
     usual = {name for changes in reference.changed_after_steps.values() for name in changes}

@@ -181,8 +181,9 @@ def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
         examples = [len(example_rows(seen, step) or seen.rows(step, "targets")) for step in steps]
         known = [value for value in values if value is not None]
         if len(known) == len(values) and all(examples):
-            after = [_after(seen, step, count) for step, count in zip(steps, examples, strict=True)]
-            again = [value for value in after if value is not None]
+            # The losses that were computed again after each step, the first for as many examples.
+            after = [{count: value for value, count in reversed(seen.untaped.get(step, ()))} for step in steps]
+            again = [values[count] for values, count in zip(after, examples, strict=True) if count in values]
             penalties = [penalty_of(seen, step) for step in steps]
             losses[epoch] = Losses(
                 known,
@@ -193,11 +194,6 @@ def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
                 divided="train" in seen.divided,
             )
     return losses
-
-
-def _after(seen: CloseUp, step: int, examples: int) -> float | None:
-    """The loss that was computed again after a step, for as many examples."""
-    return next((value for value, count in seen.untaped.get(step, ()) if count == examples), None)
 
 
 def name_reporting(

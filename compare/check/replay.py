@@ -45,7 +45,6 @@ from compare.check.replay_parts import (
     sparse_rows,
     unmasked,
     unrecovered,
-    weights_of_outputs,
     with_other,
 )
 from compare.engine.building import own_policy, scalars
@@ -163,7 +162,14 @@ class Replay:
     @property
     def loss_weights(self) -> tuple[tuple[str, ...], tuple[float, ...]] | None:
         """The names of several outputs, and the weights of their losses, in order; None if there is one loss."""
-        return weights_of_outputs(self.experiment.build_loss(), self.experiment.loss_weights)
+        losses, weights = self.experiment.build_loss(), self.experiment.loss_weights
+        if not tf.nest.is_nested(losses):
+            return None
+        names = sorted(losses) if isinstance(losses, dict) else [str(i + 1) for i in range(len(losses))]
+        if isinstance(weights, dict) or weights is None:
+            weights = [(weights or {}).get(name, 1.0) for name in names]
+        given = weights if tf.nest.is_nested(weights) else [weights] * len(names)
+        return tuple(names), tuple(float(weight) for weight in given)
 
     def scheduled(self, step: int) -> float | None:
         """The learning rate of the experiment's schedule at a step, from 0; None without a schedule."""

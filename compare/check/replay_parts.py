@@ -153,17 +153,6 @@ def with_other(loss: Any, option: str, change: Callable[[Any], Any]) -> tuple[An
         return None
 
 
-def weights_of_outputs(losses: Any, weights: Any) -> tuple[tuple[str, ...], tuple[float, ...]] | None:
-    """The names of several outputs, and the weights of their losses, in order; None if there is one loss."""
-    if not tf.nest.is_nested(losses):
-        return None
-    names = sorted(losses) if isinstance(losses, dict) else [str(i + 1) for i in range(len(losses))]
-    if isinstance(weights, dict) or weights is None:
-        weights = [(weights or {}).get(name, 1.0) for name in names]
-    given = weights if tf.nest.is_nested(weights) else [weights] * len(names)
-    return tuple(names), tuple(float(weight) for weight in given)
-
-
 def class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
     """Returns each example's class weight; ``y`` holds class indices, or is one-hot encoded."""
     classes = np.asarray(y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from compare.check.phrases import SHARE, is_finite, what_is_explained
@@ -41,11 +41,6 @@ def _learning_rate(
         "one epoch late": ": each epoch has the rate of the epoch before",
     }
     return text + patterns[pattern]
-
-
-def _ambiguous(*, causes: Sequence[Sequence[str]], **q: Any) -> str:
-    names = " or ".join(" and ".join(ids) for ids in causes)
-    return f"{names} would explain {what_is_explained(q)} equally well, so no cause is named"
 
 
 def _gradient_off(
@@ -240,7 +235,10 @@ OF_CHECK: Mapping[str, str | Callable[..., str]] = {
     "metric-off": "{metric} differs from its value with the model's weights{relative_error:finite  (relative error "
     "{relative_error:.2g})|: one of them is not finite}",
     # What no cause explains
-    "ambiguous": _ambiguous,
+    "ambiguous": lambda causes, **q: (
+        f"{' or '.join(map(' and '.join, causes))} would explain {what_is_explained(q)} equally well, so no cause is "
+        "named"
+    ),
     "other-epochs": lambda side, reference, epochs, expected, **_: (
         f"{side} trains {epochs} epoch(s), {reference} {expected}: check whether a callback or model.stop_training "
         "ends training"
