@@ -194,10 +194,8 @@ def _gradient_evidence(case: Case, recipe: Recipe) -> Measurement:
             continue
         observed = case.replay.unflatten(case.effective[i][0])
         right = case.replay.unflatten(case.replay.gradients(case.steps[i], span, recipe)[0])
-        ratios = {}
-        for name, a, b in zip(case.observation.names, observed, right, strict=False):
-            if relative_gap(a, b) > case.threshold:
-                ratios[name] = _multiple(a, b)
+        named = zip(case.observation.names, observed, right, strict=False)
+        ratios = {name: _multiple(a, b) for name, a, b in named if relative_gap(a, b) > case.threshold}
         return _weights_added(case, i, observed, right) or Measurement.of(
             "gradient-off", step=i + 1, epoch=span.epoch, relative_error=off, multiples=ratios
         )

@@ -222,10 +222,9 @@ def name_reporting(
         if names := mixed(reference, candidate, part):
             found.append((NOT_RESET, Measurement.of(kind, metrics=names)))
             running.update(names)
-    if "loss" not in running:
-        found += _of_loss("loss", reference, candidate, losses or {})
-    if "val_loss" not in running:
-        found += _of_loss("val_loss", reference, candidate, validation or {})
+    for key, known in (("loss", losses), ("val_loss", validation)):
+        if key not in running:
+            found += _of_loss(key, reference, candidate, known or {})
     found += [(OTHER_METRIC, seen) for name, seen in (metrics or {}).items() if name not in running]
     return _together(found, candidate, used)
 
@@ -349,7 +348,9 @@ def evidence_on_numbers(
     found = []
     steps = [step for step in seen.steps if step <= max(ends)]
     again = sum(step in seen.again for step in steps)
-    reported = {epoch: logs["loss"] for epoch, logs in candidate.logs.items() if "loss" in logs}
+    reported, of_reference = (
+        {epoch: logs["loss"] for epoch, logs in side.logs.items() if "loss" in logs} for side in (candidate, reference)
+    )
     known = reported and all(epoch in losses and losses[epoch].after for epoch in reported)
     after = {epoch: np.average(losses[epoch].after, weights=losses[epoch].examples) for epoch in reported if known}
     others = {name for name in differing if not name.startswith("val_")}
@@ -357,8 +358,7 @@ def evidence_on_numbers(
         epoch, value = next(iter(reported.items()))
         found.append(Measurement.of("loss-after-update", epoch=epoch, value=value, expected=losses[epoch].mean))
         others.discard("loss")
-    for side in (candidate, reference) if "loss" in others else ():
-        values = {epoch: logs["loss"] for epoch, logs in side.logs.items() if "loss" in logs}
+    for side, values in ((candidate, reported), (reference, of_reference)) if "loss" in others else ():
         if values and all(not value and epoch in losses and losses[epoch].mean for epoch, value in values.items()):
             found.append(Measurement.of("loss-never-updated", side=side.trainer, epoch=min(values)))
             others.discard("loss")

@@ -64,11 +64,8 @@ def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Varia
         yield Variant({"scale": 1 / case.replicas}, share)
         if case.penalties:
             whole = {"scale": 1 / case.replicas, "regularization": float(case.replicas)}
-            yield Variant(
-                whole,
-                share.but(alone=True),
-                remedy=MEAN_OF_SHARE if case.part == "validation" and not case.divided else "",
-            )
+            remedy = MEAN_OF_SHARE if case.part == "validation" and not case.divided else ""
+            yield Variant(whole, share.but(alone=True), remedy=remedy)
         seen = _of(case, "loss-times-replicas", replicas=case.replicas)
         remedy = "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])  # averages the replicas' means"
         yield Variant({"scale": float(case.replicas)}, seen, remedy=remedy)

@@ -399,13 +399,11 @@ def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Varia
     if untrained and sides.other_trace.never_changes:
         yield Variant({}, Measurement.of("weights-never-change", zero="gradients"), remedy=remedy)
     elif untrained:
-        none = [name for i, name in untrained.items() if i not in given]
-        zero = [name for i, name in untrained.items() if i in given]
-        both = (
-            Measurement.of("script-no-gradient", variables=none, side=sides.other_name),
-            Measurement.of("script-zero-gradient", variables=zero, side=sides.other_name),
+        kinds = (
+            ("script-no-gradient", [name for i, name in untrained.items() if i not in given]),
+            ("script-zero-gradient", [name for i, name in untrained.items() if i in given]),
         )
-        seen = [each for each in both if each.quantities["variables"]]
+        seen = [Measurement.of(kind, variables=own, side=sides.other_name) for kind, own in kinds if own]
         yield Variant({}, Measurement.all(seen), remedy=remedy)
 
 
