@@ -27,7 +27,7 @@ from compare.check.recipe import Recipe
 from compare.check.recorded import scale_of
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
-from compare.check.step_values import loss_of
+from compare.check.step_values import Sides, loss_of
 from compare.check.targets import Targets, targets_of, value_of
 from compare.check.words import said as told
 from compare.records.model import step_dtype
@@ -484,7 +484,7 @@ def test_several_losses_of_micro_batches_are_no_terms(monkeypatch: pytest.Monkey
     right, other = (with_loss(changed(RIGHT, "targets", calls), loss + PENALTY) for loss in (2.5, 5.0))
     both = replace(sides(other), close_ups=(right, other))
     for parts, kinds in ((1, ["terms-summed"]), (2, [])):
-        monkeypatch.setattr("compare.check.hints.parts_of_step", lambda sides, parts=parts: [parts, parts])
+        monkeypatch.setattr(Sides, "parts", [parts, parts])
         assert [each.kind for each in hints(Located(STEP, "loss"), both) if "term" in each.kind] == kinds
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compare.check import hints as found_hints
-from compare.check import recorded, words
+from compare.check import words
 from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies, name_left
 from compare.check.recipe import Clip
@@ -1257,12 +1257,12 @@ def test_a_model_that_is_called_again_with_the_same_examples_for_a_term_of_the_l
     twice = replace(usual, steps={**usual.steps, STEP: [*events[:begin], *again, *events[begin:]]})
     found = located(twice)
     assert found.stage == stage and found.of("examples").equal and found.of("predictions").equal
-    assert recorded.parts_of_step(sides(twice)) == [1, 1], "no micro-batches"
+    assert sides(twice).parts == [1, 1], "no micro-batches"
     micro = replace(usual, steps={**usual.steps, STEP: [*events[: begin + 2], *again, *events[begin:]]})
-    assert recorded.parts_of_step(sides(micro)) == [1, 2], "each with a loss of its own"
+    assert sides(micro).parts == [1, 2], "each with a loss of its own"
     both = sides(replace(usual, steps={**usual.steps, STEP: [*events, *(replace(each, replica=1) for each in events)]}))
     both = replace(both, traces=(both.traces[0], replace(both.traces[1], replicas=2)))
-    assert recorded.parts_of_step(both) == [1, 1], "one on each of two replicas"
+    assert both.parts == [1, 1], "one on each of two replicas"
 
 
 @pytest.mark.parametrize("off", [0.0, 0.01])

@@ -17,6 +17,7 @@ from compare.check import words
 from compare.check.hints import hints
 from compare.check.judge_recorded import name_causes
 from compare.check.stages import Located, locate
+from compare.check.step_values import Sides
 from compare.errors import NoVerdictError, RequestError
 from compare.verdict.findings import StageValues
 from compare.watch.seen import CloseUp, Event
@@ -225,7 +226,7 @@ def test_gradients_that_are_never_set_back_are_said(
             steps[step] = [Event("gradients", 0, info, arrays), Event("sketch", 0, info, sketched)]
         return CloseUp(steps)
 
-    monkeypatch.setattr("compare.check.hints.parts_of_step", lambda sides: [1, divisor])
+    monkeypatch.setattr(Sides, "parts", [1, divisor])
     limited = made((1.0, 2.0), (0.4, 0.3)) if kept else made((1.0, 2.0), (0.4, 0.2))  # a tenth of both, or of neither
     both = replace(sides(RIGHT), close_ups=(made((1.0, 2.0), (3.0, 1.0)), limited), step=2)
     assert [each.kind for each in hints(Located(2, "gradients", stages=seen), both)] == ["gradients-kept"] * kept

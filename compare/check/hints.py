@@ -22,17 +22,13 @@ from compare.check.recorded import (
     CLOSE,
     PARALLEL,
     RecordedLoss,
-    both_gradients,
     clipping_of,
     drawn_more_often,
     equal_gradients,
     factor_of_gradients,
     is_round,
-    parts_of_step,
     penalty_of,
     same,
-    skipped_updates,
-    steps_of_epoch,
 )
 from compare.check.stages import Located
 from compare.check.step_values import (
@@ -47,7 +43,6 @@ from compare.check.step_values import (
     Sides,
     Step,
     all_rows,
-    both_losses,
     calls_of,
     calls_with_examples,
     common_multiple,
@@ -102,7 +97,7 @@ def _hints_on_layers(sides: Sides, located: Located) -> Iterator[Measurement]:
 
 def _hints_on_parts(sides: Sides, located: Located) -> Iterator[Measurement]:
     """What another number of replicas, or of micro-batches in an update, changes by itself."""
-    counts, limiting = parts_of_step(sides), list(sides.close_ups)
+    counts, limiting = sides.parts, list(sides.close_ups)
     dropout, batch_norm, clips = "dropout-per-replica", "batch-norm-per-replica", "clips-per-replica"
     numbers: dict[str, Any] = {"replicas": sides.replicas}
     if len({trace.replicas for trace in sides.traces}) == 1:
@@ -198,7 +193,7 @@ def _hints_on_weights(sides: Sides, located: Located) -> Iterator[Measurement]:
 
 def _hints_on_squares(sides: Sides, located: Located) -> Iterator[Measurement]:
     """A multiple of the squares of the weights in the loss of one side alone, as of a weight decay written into it."""
-    losses = both_losses(*sides.close_ups, sides.step)
+    losses = sides.losses
     weights = sides.right.arrays(sides.step, "weights")
     trained = [np.asarray(weights[i], np.float64) for i in gradients_of(sides.right, sides.step) if i < len(weights)]
     if losses is None or not trained or same(*losses):
@@ -231,9 +226,9 @@ def _hints_between_layers(sides: Sides, located: Located) -> Iterator[Measuremen
 
 def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Equal losses, as of several outputs, of which one side alone takes the plain sum; or the one that differs."""
-    both, totals = sides.both(_terms), both_losses(*sides.close_ups, sides.step)
+    both, totals = sides.both(_terms), sides.losses
     names = [[name for name, _ in terms] for terms in both]
-    if totals is None or len(names[0]) < 2 or sorted(names[0]) != sorted(names[1]) or max(parts_of_step(sides)) > 1:
+    if totals is None or len(names[0]) < 2 or sorted(names[0]) != sorted(names[1]) or max(sides.parts) > 1:
         return
     pairs = list(zip(*(both if names[0] == names[1] else map(sorted, both)), strict=True))
     off = [(name, right, other) for (name, right), (_, other) in pairs if not same(right, other)]
@@ -345,11 +340,11 @@ def _steps_on_each_batch(close_up: CloseUp, steps: Sequence[int]) -> int:
 
 
 def _hints_on_examples(sides: Sides, located: Located) -> Iterator[Measurement]:
-    right_skips, skips = skipped_updates(sides)
+    right_skips, skips = sides.skipped_updates
     if right_skips != skips:
         yield Measurement.of("updates-skipped", count=skips, others=right_skips)
         return
-    steps = steps_of_epoch(sides)
+    steps = sides.steps_of_epoch
     right_times, times = (_steps_on_each_batch(side, steps) for side in sides.close_ups)
     if right_times and times and right_times != times:
         yield Measurement.of("steps-on-each-batch", times=times, other_times=right_times)
@@ -377,7 +372,7 @@ def _hints_on_examples(sides: Sides, located: Located) -> Iterator[Measurement]:
 
 def _hints_on_first_updates(sides: Sides, located: Located) -> Iterator[Measurement]:
     """A first update of another number of micro-batches, where the next ones are of as many: counted from 0, say."""
-    first, next_ones = parts_of_step(sides), parts_of_step(replace(sides, step=sides.step + 1))
+    first, next_ones = sides.parts, replace(sides, step=sides.step + 1).parts
     if sides.step == 1 and first[0] != first[1] and first[0] == next_ones[0] == next_ones[1]:
         line = _line_of(sides.other, sides.step, GRADIENTS)
         yield Measurement.of("first-update", micro=first[1], expected=first[0], line=line)
@@ -411,7 +406,7 @@ def _hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]
     if (loss := located.of(LOSS)) is None or loss.gap is None:
         return
     yield from _hints_on_limits(sides, located)
-    right, other = both_gradients(sides)
+    right, other = sides.gradients()
     names = [variable.name for variable in sides.right_trace.variables]
     if more := sorted(other.keys() - right.keys()) if right else []:
         yield Measurement.of("more-gradients", variables=[names[i] for i in more])
@@ -473,8 +468,7 @@ def _keeps_gradients(sides: Sides) -> bool:
         bool(before)
         and right.keys() == now.keys() == before.keys()
         and any(
-            equal_gradients(right, {i: now[i] - before[i] / parts for i in now})
-            for parts in {1, parts_of_step(sides)[1] or 1}
+            equal_gradients(right, {i: now[i] - before[i] / parts for i in now}) for parts in {1, sides.parts[1] or 1}
         )
     )
 

@@ -35,7 +35,6 @@ from compare.check.recorded import (
     RecordedLoss,
     holds_elsewhere,
     same,
-    steps_of_epoch,
     with_own_predictions,
 )
 from compare.check.search import find_explanations
@@ -49,7 +48,6 @@ from compare.check.step_values import (
     UPDATE,
     Sides,
     all_rows,
-    both_losses,
     example_rows,
     relative_gap,
 )
@@ -124,7 +122,7 @@ def name_further(located: Located, sides: Sides, causes: Sequence[Finding]) -> l
 
 def _of_own_loss(located: Located, sides: Sides) -> list[Finding]:
     """The causes of another loss than that of the predictions that the side at fault has, there or in a later batch."""
-    epoch = [step for step in steps_of_epoch(sides) if step > sides.step]
+    epoch = [step for step in sides.steps_of_epoch if step > sides.step]
     here = [sides.step] if located.stage in (EXAMPLES, INPUTS, PREDICTIONS) else []
     for step in (*here, *epoch[-1:]):  # the last batch may be a short one
         at = replace(sides, step=step)
@@ -143,7 +141,7 @@ def name_settings(located: Located, sides: Sides, named: Collection[str] = ()) -
     limits = "clipping-differs" not in named
     if located.stage in (UPDATE, STATE) and limits:
         return []
-    for step in (sides.step, *steps_of_epoch(sides)[-1:]):  # a schedule may begin with the other side's rate
+    for step in (sides.step, *sides.steps_of_epoch[-1:]):  # a schedule may begin with the other side's rate
         at = replace(sides, step=step)
         found = kind_of_setting(at, located, limits=limits)
         if found is not None and found[1].evidence.kind in OF_SETTINGS:
@@ -179,7 +177,7 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
     examples = located.of(EXAMPLES)
     if examples is None or not examples.equal:  # what the step itself has is not known to be right
         return []
-    steps = steps_of_epoch(sides)
+    steps = sides.steps_of_epoch
     steps += [step + 1 for step in steps[-1:]]  # an update that may have the last batches of this epoch, too
     for step in (each for each in steps if each > sides.step):
         rows = [example_rows(side, step) for side in sides.close_ups]
@@ -240,7 +238,7 @@ def _made_at(trace: Trace, seen: Measurement) -> Source | None:
 def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:
     """The simplest changes of the right loss that make it the other one: of one cause, or of two together."""
     recorded = RecordedLoss.of(sides) if changing else None
-    losses = both_losses(*sides.close_ups, sides.step)
+    losses = sides.losses
     if recorded is None or losses is None:
         return []
     right, other = losses

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,6 @@ from compare.check.recipe import (
 )
 from compare.check.step_values import (
     Sides,
-    calls_with_examples,
     changes_of,
     common_multiple,
     count_rows,
@@ -337,34 +336,13 @@ def drawn_more_often(right: CloseUp, other: CloseUp, step: int) -> list[Measurem
     return []
 
 
-def parts_of_step(sides: Sides) -> list[int]:
-    """In how many parts each side computes the step, the one that is held to be right first."""
-    both = zip(sides.both(calls_with_examples), sides.traces, strict=True)
-    return [len(calls) // trace.replicas for calls, trace in both]
-
-
-def skipped_updates(sides: Sides) -> tuple[int, int]:
-    """How many updates a loss scale has left out until this step on each side, the one held to be right first."""
-    right, other = (
-        sum(event.info["skipped"] for step in range(1, sides.step + 1) for event in each.of(step, "scaled"))
-        for each in sides.close_ups
-    )
-    return right // sides.replicas, other // sides.replicas
-
-
 # Gradients
 
 
 def have_factor(sides: Sides, factor: float) -> bool:
     """Whether the gradients of the side at fault are the right ones times a factor."""
-    right, other = both_gradients(sides)
+    right, other = sides.gradients()
     return bool(right) and equal_gradients(other, right, factor)
-
-
-def both_gradients(sides: Sides, replica: int | None = None) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
-    """The gradients of the side that is held to be right, and those of the other."""
-    right, other = sides.both(partial(gradients_of, replica=replica))
-    return right, other
 
 
 def equal_gradients(a: Mapping[int, np.ndarray], b: Mapping[int, np.ndarray], factor: float = 1.0) -> bool:
@@ -407,7 +385,7 @@ def clip_alike(sides: Sides, *, own: bool = False) -> bool:
 
     With ``own``, whether both optimizers make the same of the gradients of the side at fault.
     """
-    right, other = both_gradients(sides)
+    right, other = sides.gradients()
     pairs = (other if own else right, sides.right_trace), (other, sides.other_trace)
     clips = (Clip.by_options(trace.config) for _, trace in pairs)
     a, b = (clip.of_variables(each) if clip else each for (each, _), clip in zip(pairs, clips, strict=True))
@@ -421,26 +399,16 @@ def clipping_of(trace: Trace) -> dict[str, float]:
 
 def factor_of_gradients(sides: Sides) -> float:
     """The factor by which all gradients of the side at fault are the right ones; 0 if there is none."""
-    right, other = both_gradients(sides)
+    right, other = sides.gradients()
     factor = multiple([other[i] for i in right], list(right.values())) if right.keys() == other.keys() else None
     return factor if factor and have_factor(sides, factor) else 0.0
 
 
 def without_gradient(sides: Sides) -> dict[int, str]:
     """The variables to which only the right side's optimizer applies a gradient that is not zero, with their names."""
-    right, other = both_gradients(sides)
+    right, other = sides.gradients()
     lacking = [i for i in right if np.any(right[i]) and (i not in other or not np.any(other[i]))]
     variables = sides.right_trace.variables
     names = [variable.name for variable in variables]
     shown = [f"{each.name} {list(each.shape)}" if names.count(each.name) > 1 else each.name for each in variables]
     return {i: shown[i] for i in lacking} if other else {}
-
-
-# Optimizers and epochs
-
-
-def steps_of_epoch(sides: Sides) -> list[int]:
-    """The steps of the epoch in which the trainings diverge, as far as they were seen."""
-    begin = sides.step - sides.epochs.place(sides.step)[1] + 1
-    end = next((end for end in sides.epochs.ends if end >= sides.step), max(sides.right.steps, default=sides.step))
-    return [step for step in range(begin, end + 1) if step in sides.right.steps or step in sides.other.steps]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -100,6 +101,37 @@ class Sides:
     def named(self, seen: Measurement) -> Measurement:
         """A measurement that names both sides, first the one at fault; what it says of them itself counts."""
         return Measurement(seen.kind, {"side": self.other_name, "other": self.right_name, **seen.quantities})
+
+    def gradients(self, replica: int | None = None) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+        """The gradients of the side that is held to be right, and those of the other."""
+        right, other = self.both(partial(gradients_of, replica=replica))
+        return right, other
+
+    @property
+    def losses(self) -> tuple[float, float] | None:
+        return both_losses(*self.close_ups, self.step)
+
+    @property
+    def parts(self) -> list[int]:
+        """In how many parts each side computes the step, the one that is held to be right first."""
+        both = zip(self.both(calls_with_examples), self.traces, strict=True)
+        return [len(calls) // trace.replicas for calls, trace in both]
+
+    @property
+    def skipped_updates(self) -> tuple[int, int]:
+        """How many updates a loss scale has left out until this step on each side, the one held to be right first."""
+        right, other = (
+            sum(event.info["skipped"] for step in range(1, self.step + 1) for event in each.of(step, "scaled"))
+            for each in self.close_ups
+        )
+        return right // self.replicas, other // self.replicas
+
+    @property
+    def steps_of_epoch(self) -> list[int]:
+        """The steps of the epoch in which the trainings diverge, as far as they were seen."""
+        begin = self.step - self.epochs.place(self.step)[1] + 1
+        end = next((end for end in self.epochs.ends if end >= self.step), max(self.right.steps, default=self.step))
+        return [step for step in range(begin, end + 1) if step in self.right.steps or step in self.other.steps]
 
     @property
     def epochs(self) -> EpochEnds:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from compare.check.causes.base import Measurement, Variant
-from compare.check.recorded import parts_of_step, skipped_updates, steps_of_epoch
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, Sides, all_rows, example_rows, model_events, rows_by_epoch
 from compare.verdict.findings import Source
@@ -30,13 +29,13 @@ Row = TypeVar("Row")
 def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause of other examples in a step."""
     right, other = sides.both(example_rows)
-    if not right or not other or len({*skipped_updates(sides)}) > 1:
+    if not right or not other or len({*sides.skipped_updates}) > 1:
         return None
     if apart := _with_another_label(sides):
         return "labels-shuffled-apart", _labels_apart(sides, apart)
     if rest := _rest_without_update(sides):
         return "examples-dropped", rest
-    epoch = steps_of_epoch(sides)
+    epoch = sides.steps_of_epoch
     all_right = [row for step in epoch for row in example_rows(sides.right, step)]
     full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
     if sides.step == epoch[0] and len(right) != len(other) and len(right) == full:
@@ -45,7 +44,7 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
             return "examples-dropped", Variant({}, sides.named(left_out), by_right=True, made=made)
         if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
             return None  # one short batch is no other size of all
-        parts = parts_of_step(sides)
+        parts = sides.parts
         if _called_for_one_loss(sides):
             return None  # by a pair of examples each, say, and not for micro-batches
         if parts[0] != parts[1] and len(right) * parts[1] == len(other) * parts[0]:
@@ -70,7 +69,7 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         numbers = {"examples": left, "never": left, "of_all": len(all_right)}
         seen = Measurement.of("tail-left-out", side=sides.right_name, other=sides.other_name, **numbers)
         short = sides.step == epoch[-1] and len(right) < full
-        batches = parts_of_step(replace(sides, step=epoch[0]))[1] or 1
+        batches = replace(sides, step=epoch[0]).parts[1] or 1
         made = _leaving_out(sides.other, epoch[0], sides.step, short=short, parts=batches)
         return "examples-dropped", Variant({}, seen, made=made)
     if again := [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]:
@@ -103,7 +102,7 @@ def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]
     cause, seen = found
     never, made = seen.quantities["never"], dict[str, Collection[float]]()
     if cause == "examples-repeated" and sides.step == epoch[-1] and other[: len(right)] == right:
-        if parts_of_step(sides)[1] > 1:
+        if sides.parts[1] > 1:
             return None  # the last update of the epoch has the next one's first micro-batches, too
         made["repeat"] = range(2, ENDLESS + 1)  # before batch, which then mixes the end with the beginning
     elif cause == "examples-dropped" and all_right[never:][:1] == other[:1]:  # the first ones
@@ -179,7 +178,7 @@ def _rest_without_update(sides: Sides) -> Variant | None:
     rows = sides.both(example_rows)
     by_right = len(rows[0]) > len(rows[1])
     more_first = sides if by_right else sides.turned()
-    (many, few), alone, parts = more_first.both(example_rows), more_first.other, parts_of_step(more_first)[0]
+    (many, few), alone, parts = more_first.both(example_rows), more_first.other, more_first.parts[0]
     more, following = many[len(few) :], example_rows(alone, sides.step + 1) or example_rows(alone, 1)
     full = max(len(example_rows(alone, step)) for step in alone.steps)
     keeps, counts_on = (trace.config.get("gradient_accumulation_steps") for trace in more_first.traces)
@@ -187,7 +186,7 @@ def _rest_without_update(sides: Sides) -> Variant | None:
         return None
     if sides.step == 1 if counts_on else len(few) == full:
         return None
-    if sides.step < max(steps_of_epoch(sides), default=0):
+    if sides.step < max(sides.steps_of_epoch, default=0):
         return None  # of an epoch that goes on
     kind = "micro-batches-counted-anew" if counts_on else "rest-without-update"
     remedy = COUNTED_ON.format(counts_on) if counts_on else OF_WHOLE_UPDATES if keeps else OF_REST
@@ -202,7 +201,7 @@ def _with_another_label(sides: Sides) -> int:
     examples with equal inputs may be others, or a label is computed from weights. It also is 0 if labels are only
     called by other names: where each right label has become one and the same other.
     """
-    if not any(_in_other_pairs(sides, steps) for steps in ([sides.step], steps_of_epoch(sides))):
+    if not any(_in_other_pairs(sides, steps) for steps in ([sides.step], sides.steps_of_epoch)):
         return 0
     labels = _by_first(_labelled(sides.right, sides.right.steps))
     known = _labelled(sides.other, [sides.step])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.causes.loss_recorded import own_call
 from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNRECOVERED, UNSMOOTHED, Recipe
-from compare.check.recorded import RecordedLoss, parts_of_step, penalty_of, same
+from compare.check.recorded import RecordedLoss, penalty_of, same
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, LOSS, PREDICTIONS, Sides, loss_of
 from compare.check.targets import targets_of, value_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _recorded_unweighted(sides: Sides, located: Located) -> list[Variant]:
     """A loss without weights. A step in more parts may weigh the gradient of each."""
-    right, other = parts_of_step(sides)
+    right, other = sides.parts
     known = right == other and not (sides.foreseen and other > 1)
     remedy = OF_CLASSES if sides.right_trace.fit.get("class_weight") else ""
     return [Variant({"sample_weights": False}, Measurement.of("script-unweighted"), remedy=remedy)] if known else []

@@ -14,24 +14,20 @@ from compare.check.recipe import LOSS_SCALE, OF_SIZE, OTHER_SHARES, Clip, loss_s
 from compare.check.recorded import (
     CLOSE,
     RecordedLoss,
-    both_gradients,
     clip_alike,
     equal_gradients,
     factor_of_gradients,
     have_factor,
     holds_elsewhere,
     is_round,
-    parts_of_step,
     penalty_of,
     same,
-    skipped_updates,
 )
 from compare.check.stages import Located
 from compare.check.step_values import (
     GRADIENTS,
     LOSS,
     Sides,
-    both_losses,
     calls_of,
     count_rows,
     example_rows,
@@ -83,14 +79,14 @@ def recorded_scale(sides: Sides, located: Located) -> Iterator[Variant]:
     It is what an optimizer begins with, and half of that after each update that it has left out.
     """
     half = any(array.dtype == np.float16 for array in sides.right.arrays(sides.step, "layer"))
-    right, other = both_gradients(sides)
+    right, other = sides.gradients()
     if not half or not right or right.keys() != other.keys():
         return
     norms = [norm_of(list(side.values())) for side in (right, other)]
     factor = loss_scale(norms[1] / norms[0]) if all(norms) else None
     called = sides.right.of(sides.step, "scaled-loss")  # Keras 2 tells neither
     begun = [each.config.get("initial_scale") for each in sides.traces]
-    scale = next(filter(None, begun), LOSS_SCALE) / 2 ** skipped_updates(sides)[0]
+    scale = next(filter(None, begun), LOSS_SCALE) / 2 ** sides.skipped_updates[0]
     if factor == 1 / scale and located.stage == LOSS:
         yield Variant({}, Measurement.of("script-not-scaled", loss_scale=scale))
     elif factor == scale and located.stage == GRADIENTS and (called or not sides.right.of(sides.step, "scaled")):
@@ -104,7 +100,7 @@ def recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     number of equal parts that are added up is believed, such as of the steps of a decoder. Batches of another size
     don't count: what divides by a constant has another factor there. The model's own losses may be added afterwards.
     """
-    right, other = both_losses(*sides.close_ups, sides.step) or (0.0, 0.0)
+    right, other = sides.losses or (0.0, 0.0)
     if not right or same(right, other) or loss_of(sides.other, sides.step + 1) is None:
         return
     steps = [step for step in sides.other.steps if step > sides.step and _rows(sides, step) == _rows(sides, sides.step)]
@@ -156,7 +152,7 @@ def own_call(sides: Sides, step: int) -> Targets | None:
 def recorded_gradients(sides: Sides, located: Located) -> Iterator[Variant]:
     """Gradients that are the right ones times a factor, where the loss is the same."""
     variants = list(recorded_micro_batches(sides, located))
-    factor, length = factor_of_gradients(sides), norm_of(list(both_gradients(sides)[1].values()))
+    factor, length = factor_of_gradients(sides), norm_of(list(sides.gradients()[1].values()))
     clips = clip_alike(sides) or is_round(length, 2)  # or a norm may be limited
     written = factor and any(is_round(each, 3, CLOSE) for each in (factor, 1 / factor))  # that of a limit is not
     if not variants and written and sides.replicas == 1 and not clips:
@@ -166,7 +162,7 @@ def recorded_gradients(sides: Sides, located: Located) -> Iterator[Variant]:
 
 def recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
     """One side adds up the gradients of micro-batches, or divides them twice, which the other averages."""
-    parts = parts_of_step(sides)
+    parts = sides.parts
     for at, count, once in zip((sides.turned(), sides), parts, parts[::-1], strict=True):
         kind, remedy, called = "", "", GRADIENTS
         if count > 1 and _has_sum(at, count):
@@ -183,7 +179,7 @@ def recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
 
 def _has_sum(sides: Sides, count: int) -> bool:
     """Whether one side has the right gradients times a number, if need be limited as the right optimizer does."""
-    right, own = both_gradients(sides)
+    right, own = sides.gradients()
     clip = Clip.by_options(sides.right_trace.config)
     total = {i: count * each for i, each in right.items()}
     ways = [total, clip.of_variables(total)] if clip and not clip_alike(sides) else [total]

@@ -13,7 +13,6 @@ from compare.check.recorded import (
     A_RATE,
     CLOSE,
     SMALL,
-    both_gradients,
     clip_alike,
     clipping_of,
     equal_gradients,
@@ -65,7 +64,7 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
     clipping = {key: settings.pop(key) for key in list(settings) if "clip" in key}
     pairs = zip(sides.close_ups, sides.traces, strict=True)
     limited = any(each.of(sides.step, "clip") for each, trace in pairs if not clipping_of(trace))
-    clips = limited and not equal_gradients(*both_gradients(sides))  # else that limit was not reached
+    clips = limited and not equal_gradients(*sides.gradients())  # else that limit was not reached
     if limits and clipping and not clips and not clip_alike(sides, own=True):
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
         return "clipping-differs", Variant({}, seen, remedy=with_options(right, clipping))

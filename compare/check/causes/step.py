@@ -18,7 +18,6 @@ from compare.check.observation import changed_variables
 from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of, scaled
 from compare.check.recorded import (
     RecordedLoss,
-    both_gradients,
     clip_alike,
     clipping_of,
     equal_gradients,
@@ -35,7 +34,6 @@ from compare.check.step_values import (
     STATE,
     UPDATE,
     Sides,
-    both_losses,
     changes_of,
     gradients_of,
     loss_of,
@@ -131,7 +129,7 @@ def layers_apart(
     calls a function, as tf.nn.relu, or may, and those whose effect is not known to be seen there.
     """
     parts = {part for name in located.where.split(", ") for part in name.split("/")}
-    losses = both_losses(*sides.close_ups, sides.step) if located.stage == LOSS else None
+    losses = sides.losses if located.stage == LOSS else None
 
     def may_explain(layers: Sequence[str], name: str, own: Any, right: Any) -> bool:
         if certain and name in WHERE_SEEN and not located.where:
@@ -191,7 +189,7 @@ def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
     elif located.stage == STATE and not located.where:  # that of all layers which have any
         seen = [each for each in seen if "Normalization" in each[1]["class"]]
     yield from of_layers(seen)
-    right, other = both_gradients(sides) if located.stage == PREDICTIONS else ({}, {})
+    right, other = sides.gradients() if located.stage == PREDICTIONS else ({}, {})
     more = [sides.right_trace.variables[i].name for i in sorted(other.keys() - right.keys())] if right else []
     if any(located.where in name.split("/") for name in more):
         alone = Measurement.of("more-gradients", variables=more)
@@ -295,7 +293,7 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
     An embedding's gradient has rows, and what comes twice counts twice in its norm: the limit that shows is no round
     number there, and a call of a function that limits gradients tells.
     """
-    both = [both_gradients(sides, replica) for replica in (range(sides.replicas) if sides.replicas > 1 else (None,))]
+    both = [sides.gradients(replica) for replica in (range(sides.replicas) if sides.replicas > 1 else (None,))]
     pairs = [(other, right) for right, other in both if right and other]
     if not pairs or any(a.keys() != b.keys() for a, b in pairs) or clip_alike(sides):
         return
@@ -352,7 +350,7 @@ def _not_reduced(case: Case, recipe: Recipe | Update) -> Iterable[Variant]:
 
 
 def _recorded_first(sides: Sides, located: Located) -> Iterator[Variant]:
-    _, other = both_gradients(sides)
+    _, other = sides.gradients()
     if sides.replicas > 1 and equal_gradients(other, gradients_of(sides.right, sides.step, replica=0)):
         yield Variant({}, Measurement.of("script-first-replica"))
 
@@ -394,7 +392,7 @@ def _recorded_frozen(sides: Sides, located: Located) -> Iterator[Variant]:
 
 
 def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Variant]:
-    untrained, (_, given) = without_gradient(sides), both_gradients(sides)
+    untrained, (_, given) = without_gradient(sides), sides.gradients()
     remedy = "" if sides.other_trace.model else OF_VARIABLES
     if untrained and sides.other_trace.never_changes:
         yield Variant({}, Measurement.of("weights-never-change", zero="gradients"), remedy=remedy)
@@ -410,7 +408,7 @@ def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Varia
 def _recorded_without_update(sides: Sides, located: Located) -> Iterator[Variant]:
     """Variables that a loop without an optimizer takes gradients of, but does not change."""
     expected, own = sides.both(changes_of)
-    _, given = both_gradients(sides)
+    _, given = sides.gradients()
     still = [i for i, each in given.items() if np.any(each) and i in own and not np.any(own[i]) and np.any(expected[i])]
     if sides.other_trace.by_hand and 0 < len(still) < len(given):
         names = [sides.right_trace.variables[i].name for i in still]
