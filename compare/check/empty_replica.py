@@ -17,7 +17,6 @@ from compare.check.report import REPORTING, Report
 from compare.engine.run import TrainingTask
 from compare.trainer import Trainer
 from compare.user_errors import describe
-from compare.verdict.findings import NotApplicable
 from compare.verdict.outcomes import DIFFERENT
 
 PROBE = "empty replica"
@@ -43,8 +42,8 @@ class EmptyReplicaProbe:
         """
         if self._task is None:
             return report
-        if isinstance(self._observed, NotApplicable):
-            return replace(report, not_applicable=(*report.not_applicable, self._observed))
+        if isinstance(self._observed, str):
+            return report.without(PROBE, self._observed)
         try:
             candidate = observe(self._task, trainer, self._seed)
         except Exception as error:
@@ -68,17 +67,17 @@ class EmptyReplicaProbe:
         return report
 
     @cached_property
-    def _observed(self) -> Observation | NotApplicable:
-        """The reference on such batches."""
+    def _observed(self) -> Observation | str:
+        """The reference on such batches, or why there is none."""
         assert self._task is not None
         kinds = {layer["class"] for layer in self._reference.layers}
         failing = sorted(kind for kind in kinds if "Conv" in kind or "BatchNormalization" in kind)
         if failing:  # they raise an exception, return NaN, or crash the process, whoever trains
-            return NotApplicable(PROBE, f"{', '.join(failing)} cannot handle a replica without examples")
+            return f"{', '.join(failing)} cannot handle a replica without examples"
         try:
             return observe(self._task, self._trainer, self._seed)
         except Exception as error:  # a failure of the reference does not count against the candidate
-            return NotApplicable(PROBE, f"{self._reference.name} fails on it: {describe(error)}")
+            return f"{self._reference.name} fails on it: {describe(error)}"
 
 
 def wrong_gradient(reference: Observation, candidate: Observation, threshold: float) -> Measurement | None:

@@ -84,11 +84,6 @@ def called_between_steps(sides: Sides, named: Collection[str]) -> Iterator[Measu
             yield Measurement.of("called-between-steps", side=at.other_name, line=str(line))
 
 
-def _hints_on_new_optimizer(sides: Sides, located: Located) -> Iterator[Measurement]:
-    if again := made_again(sides):
-        yield again
-
-
 def _hints_on_layers(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Layers with other settings; of an update, only where it is known which layers' weights differ."""
     if located.stage != UPDATE or located.where:
@@ -474,21 +469,21 @@ def _keeps_gradients(sides: Sides) -> bool:
 
 
 AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]]]] = {
-    "": (_hints_on_new_optimizer, _hints_on_parts),
-    EXAMPLES: (_hints_on_first_updates, _hints_on_examples, _hints_on_new_optimizer, _hints_on_parts),
-    INPUTS: (_hints_on_new_optimizer, _hints_on_inputs, _hints_on_parts, _hints_on_random_numbers),
+    "": (made_again, _hints_on_parts),
+    EXAMPLES: (_hints_on_first_updates, _hints_on_examples, made_again, _hints_on_parts),
+    INPUTS: (made_again, _hints_on_inputs, _hints_on_parts, _hints_on_random_numbers),
     PREDICTIONS: (
-        _hints_on_new_optimizer, _hints_on_draws, layers_alone, _hints_on_outputs, _hints_on_models,
+        made_again, _hints_on_draws, layers_alone, _hints_on_outputs, _hints_on_models,
         _hints_between_layers, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
     ),
     LOSS: (
-        _hints_on_new_optimizer, _hints_on_labels, _hints_on_weights, _hints_on_sizes, _hints_on_squares,
+        made_again, _hints_on_labels, _hints_on_weights, _hints_on_sizes, _hints_on_squares,
         _hints_on_terms, _hints_on_flags, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
     ),
-    GRADIENTS: (_hints_on_gradients, _hints_on_new_optimizer, _hints_on_parts, _hints_on_layers),
+    GRADIENTS: (_hints_on_gradients, made_again, _hints_on_parts, _hints_on_layers),
     UPDATE: (_hints_on_updates, _hints_on_parts, _hints_on_layers),
     STATE: (
-        _hints_on_new_optimizer, _hints_on_calls, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
+        made_again, _hints_on_calls, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
     ),
 }  # fmt: skip
 """What is looked for where a stage is the first that differs, in the order in which it is told; "" if none is known."""

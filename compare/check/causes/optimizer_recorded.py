@@ -91,7 +91,8 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
         remedy = with_options(right, settings | others) if known else ""
         remedy = OF_MICRO_BATCHES.format(every, every - 1) if in_micro_batches else remedy
         return "optimizer-differs", Variant({}, seen, remedy=remedy)
-    again = (Variant({}, made, by_right=at is not sides) for at in (sides, sides.turned()) if (made := made_again(at)))
+    both = (sides, sides.turned())
+    again = (Variant({}, made, by_right=at is not sides) for at in both for made in made_again(at, located))
     counted = next(again, None) or _counted_without_data(sides)
     return ("optimizer-differs", counted) if counted else None
 
@@ -267,7 +268,7 @@ def _counted_without_data(sides: Sides) -> Variant | None:
     return Variant({}, Measurement.of("script-counted-more", optimizer=used, **numbers), remedy=SIZE, by_right=not more)
 
 
-def made_again(sides: Sides) -> Measurement | None:
+def made_again(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Evidence that one side makes the same optimizer again, where the sides part as it takes its first step.
 
     Its rate may be another one.
@@ -276,9 +277,8 @@ def made_again(sides: Sides) -> Measurement | None:
         (each["class"], each["config"] | {"name": "", "learning_rate": None}) for each in sides.other_trace.optimizers
     ]
     again = len(made) > 1 and all(each == made[0] for each in made)
-    if not again or len(sides.right_trace.optimizers) != 1 or (sides.step - 1, 0) not in sides.other_trace.parts:
-        return None
-    return Measurement.of("script-new-optimizer", optimizer=made[0][0])
+    if again and len(sides.right_trace.optimizers) == 1 and (sides.step - 1, 0) in sides.other_trace.parts:
+        yield Measurement.of("script-new-optimizer", optimizer=made[0][0])
 
 
 def _rate_not_followed(
