@@ -8,7 +8,7 @@ that is where the mistake is, whether or not a cause can be named. No TensorFlow
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -59,7 +59,7 @@ class Located:
     step: int
     stage: str | None
     where: str = ""
-    stages: Sequence[StageValues] = field(default_factory=tuple)
+    stages: Sequence[StageValues] = ()
 
     def of(self, stage: str) -> StageValues | None:
         return next((each for each in self.stages if each.stage == stage), None)

@@ -59,7 +59,7 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     if set(other) - all_rows(sides.right) or has_unknown_pairs(sides, epoch):
         return None  # examples that the right side has never had
     first = example_rows(sides.right, epoch[0])
-    unseen = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
+    unseen = set(right) - all_rows(sides.other)
     # A loop that accumulates may have some of an update's batches before it begins its next epoch.
     both = next((i for i, pair in enumerate(zip(right, other, strict=False)) if pair[0] != pair[1]), 0)
     begins = other[both:]

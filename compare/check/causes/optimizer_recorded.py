@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,9 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
             return None
         seen = Measurement.of("script-optimizer", optimizer=other["class"], expected=right["class"])
         return "optimizer-differs", Variant({}, seen)
-    found = _applied_otherwise(sides) or _recorded_in_parts(sides) or _kept(sides)
+    recognisers = (_applied_otherwise, _recorded_in_parts, _kept)
+    shown = ((at, recognise(at)) for recognise in recognisers for at in (sides, sides.turned()))
+    found = next((replace(variant, by_right=at is not sides) for at, variant in shown if variant), None)
     # What one side applies besides, such as a decay of its own, may do what a setting does.
     if found or other_calls(*sides.both(calls_of)):
         return ("optimizer-differs", found) if found else None
@@ -202,27 +205,24 @@ def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], li
 
 
 def _applied_otherwise(sides: Sides) -> Variant | None:
-    """An optimizer that only one side applies several times to the same gradients."""
-    calls = [calls or 0 for calls in sides.both(calls_of)]
-    more = int(calls[1] > calls[0])
-    close_up, times = sides.close_ups[more], calls[more]
-    steps = [gradients_of(close_up, step) for step in range(sides.step, sides.step + times)]
-    if calls[1 - more] != 1 or times < 2 or not all(equal_gradients(steps[0], each) for each in steps):
+    """An optimizer that the other side alone applies several times to the same gradients."""
+    once, times = (calls or 0 for calls in sides.both(calls_of))
+    steps = [gradients_of(sides.other, step) for step in range(sides.step, sides.step + times)]
+    if once != 1 or times < 2 or not all(equal_gradients(steps[0], each) for each in steps):
         return None
-    return Variant({}, Measurement.of("applied-again", times=times), remedy=ONCE, by_right=not more)
+    return Variant({}, Measurement.of("applied-again", times=times), remedy=ONCE)
 
 
 def _recorded_in_parts(sides: Sides) -> Variant | None:
-    """One optimizer of equal settings that only one side applies several times in a step, each time to other weights.
+    """One optimizer of equal settings that the other side alone applies several times in a step, to other weights each.
 
     It counts as many steps, which changes the rate of a schedule, or what Adam makes of all gradients but the first.
     """
-    of_step = [[event for event in each.of(sides.step, "gradients") if not event.replica] for each in sides.close_ups]
-    many = int(len(of_step[1]) > len(of_step[0]))
-    positions = [set(event.info["positions"]) for event in of_step[many]]
+    few, many = ([each for each in side.of(sides.step, "gradients") if not each.replica] for side in sides.close_ups)
+    positions = [set(event.info["positions"]) for event in many]
     apart = sum(map(len, positions)) == len(set().union(*positions))
     one_each = all(len(trace.optimizers) == 1 for trace in sides.traces)
-    if not (len(positions) > len(of_step[1 - many]) == 1 and apart and one_each):
+    if not (len(positions) > len(few) == 1 and apart and one_each):
         return None
     if settings_apart(*(trace.config for trace in sides.traces)):
         return None
@@ -234,21 +234,19 @@ def _recorded_in_parts(sides: Sides) -> Variant | None:
     if not (scheduled or first_agrees):
         return None
     seen = Measurement.of("applied-in-parts", times=len(positions))
-    return Variant({}, seen, remedy=ONCE_FOR_ALL, by_right=not many)
+    return Variant({}, seen, remedy=ONCE_FOR_ALL)
 
 
 def _kept(sides: Sides) -> Variant | None:
-    """An optimizer that only one side has used before its first step, from equal weights."""
-    begun = [trace.parts[0][1] if trace.parts else 0 for trace in sides.traces]
+    """An optimizer that the other side alone has used before its first step, or more often, from equal weights."""
+    right, begun = (trace.parts[0][1] if trace.parts else 0 for trace in sides.traces)
     configs = [{**trace.config, "name": ""} for trace in sides.traces]
-    if sides.step != 1 or begun[0] == begun[1] or configs[0] != configs[1]:
+    if sides.step != 1 or begun <= right or configs[0] != configs[1]:
         return None
-    more = int(begun[1] > begun[0])
-    numbers = {"iterations": begun[more], "expected": begun[1 - more]}
-    used = next((str(each["class"]) for each in sides.traces[more].optimizers), "optimizer")
-    seen = Measurement.of("script-kept-optimizer", optimizer=used, **numbers)
+    used = next((str(each["class"]) for each in sides.other_trace.optimizers), "optimizer")
+    seen = Measurement.of("script-kept-optimizer", optimizer=used, iterations=begun, expected=right)
     remedy = f"model.set_weights(weights)\noptimizer = tf.keras.optimizers.{used}(...)  # a new one, without slots"
-    return Variant({}, seen, remedy=remedy, by_right=not more)
+    return Variant({}, seen, remedy=remedy)
 
 
 def _counted_without_data(sides: Sides) -> Variant | None:
