@@ -280,7 +280,9 @@ ADVICE = [
         "sample-weights-dropped",
         "per_example",
         USUAL["per_example"],
-        "sample_weight = tf.gather(class_weights, y)\n" + WEIGHTED,
+        "per_example = loss_object.call(y, predictions)\n"
+        "weight = tf.gather(class_weights, tf.cast(y, tf.int32))\n"
+        "per_example *= tf.reshape(weight, tf.shape(per_example))",
         around={"begin": "class_weights = [0.5, 1.0, 3.0]"},
         experiment="class-weighted",
         replicas=1,

@@ -202,6 +202,16 @@ def test_a_loss_that_takes_logits_for_probabilities_is_cited_where_it_is_made(tm
     assert at_line(finding, Source(str(file), 4, CALLED)).source.text == cited
 
 
+@pytest.mark.parametrize(("line", "remedy"), [
+    ("loss = loss_fn(y, p) / BATCH", "loss = loss_fn(y, p) / tf.cast(tf.shape(y)[0], tf.float32)"),
+    ("return self.loss(labels, p) / 32  # mean", "return self.loss(labels, p) / tf.cast(tf.shape(labels)[0], tf.float32)"),
+    ("loss = tf.reduce_sum(loss_fn(y, p)) / BATCH", ""),  # the line is rewritten instead
+    ("loss = loss_fn(y, p)", ""),
+])  # fmt: skip
+def test_a_sum_that_the_loss_function_makes_is_divided_by_the_examples_of_the_batch(line, remedy):
+    assert CATALOGUE["loss-constant-denominator"].remedy_at(line).partition("  #")[0] == remedy
+
+
 @pytest.mark.parametrize("id", ["variables-not-trained", "optimizer-differs"])
 def test_the_only_model_that_is_trained_is_not_named_where_variables_of_others_are_left_out(tmp_path, id):
     file = tmp_path / "loop.py"

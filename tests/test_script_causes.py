@@ -1710,7 +1710,7 @@ def test_sample_weights_left_out() -> None:
     assert (of_fit.id, of_fit.side) == ("sample-weights-dropped", "fit") and "class_weight" in of_fit.remedy
     parts = changed(other, "inputs", halves)
     assert accused(right, parts) == [], "the gradient of each part may be weighed"
-    for given, text in ((True, "tf.gather(class_weights, y)"), (False, "x, y, sample_weight = batch")):
+    for given, text in ((True, "tf.gather(class_weights, "), (False, "x, y, sample_weight = batch")):
         assert text in found_causes(right, other, class_weight=given)[0].remedy
     foreseen = replace(sides(parts), close_ups=(parts, parts), foreseen=True)
     assert not CATALOGUE["sample-weights-dropped"].recorded["loss"](foreseen, Located(STEP, "loss"))

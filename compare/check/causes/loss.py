@@ -274,6 +274,11 @@ CAUSES = (
             ),
             rf"tf\.reduce_sum\({ARGUMENT}\) */ *[A-Za-z_]\w*": r"tf.nn.compute_average_loss(\2)",
         },
+        by_hand={  # the loss function has added the examples' losses up
+            r"(\w+ =|return) ((?:self\.)?\w+\((\w+), *\w+\)) */ *[\w.]+(?: *#.*)?": (
+                r"\1 \2 / tf.cast(tf.shape(\3)[0], tf.float32)  # with several replicas, also by their number"
+            ),
+        },
         gradient=_constant,
         recorded={LOSS: recorded_share("loss-constant-denominator")},
     ),

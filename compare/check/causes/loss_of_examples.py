@@ -124,8 +124,9 @@ def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
 
 
 OF_CLASSES = (
-    "sample_weight = tf.gather(class_weights, y)  # one per class; times the data's own weights, if any\n"
-    "per_example = loss_object.call(y, predictions) * sample_weight  # divided by their number, not by the weights' sum"
+    "per_example = loss_object.call(y, predictions)\n"
+    "weight = tf.gather(class_weights, tf.cast(y, tf.int32))  # one per class; times the data's own weights, if any\n"
+    "per_example *= tf.reshape(weight, tf.shape(per_example))  # divided by their number, not by the weights' sum"
 )
 
 
