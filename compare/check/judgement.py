@@ -93,12 +93,15 @@ class Judgement:
             places: in how many steps or epochs.
 
         Returns:
-            Whether causes were named.
+            Whether it is explained.
         """
+        named = [each for each in explanations[0].causes if not each[1].harmless] if len(explanations) == 1 else []
+        if explanations and len(explanations) == 1 and not named:
+            return True
         self.mark_wrong(certain=bool(explanations))
         of = {"explains": what, "metric": metric} if metric else {"explains": what, "places": places}
         if len(explanations) == 1:
-            for cause, variant in explanations[0].causes:
+            for cause, variant in named:
                 fit = {"residual": explanations[0].residual, "otherwise": right}
                 known = self.causes.setdefault(cause.id, variant.evidence.but(**of, **fit)).quantities
                 if metric and known.get("metric") not in (None, metric):
@@ -114,7 +117,7 @@ class Judgement:
     def adopt_gradients(self, explanation: Explanation) -> None:
         """Records that the trainer computes its gradients as this explanation says."""
         self.recipe = explanation.recipe
-        self.gradient_causes = set(explanation.ids)
+        self.gradient_causes = set(explanation.ids) & self.causes.keys()
 
     @contextmanager
     def probe(self, name: str) -> Iterator[None]:

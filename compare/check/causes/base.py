@@ -34,6 +34,7 @@ class Variant:
         measured: whether the variant contains a number read from the observation. Such variants are tried after
             the others, and must explain all steps, too.
         remedy: what to write instead, if it is not the cause's usual remedy.
+        harmless: whether fit comes to the same, so that nothing is wrong with it.
         by_right: whether the side that is held to be right does this, where two recorded sides are compared.
         called: the event whose line of code is shown, if it is not the cause's usual one; None if no line made it.
         made: operations of the step's data set that do this, with the numbers by which they do.
@@ -44,6 +45,7 @@ class Variant:
     evidence: Measurement
     measured: bool = False
     remedy: str = ""
+    harmless: bool = False
     by_right: bool = False
     called: str | None = ""
     made: Mapping[str, Collection[float]] = field(default_factory=dict)
@@ -58,6 +60,8 @@ CALLED = {
 
 NOT_TRAINING = {r"((?:self\.)?\w+)\((.+), training=True\)": r"\2(\3, training=False)"}
 """How to rewrite a line that calls a model in training mode."""
+OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
+"""What to write instead of an optimizer of the loop's own."""
 ARGUMENT = r"((?:[^(),]|\([^()]*\))+)"
 """A pattern of one argument of a call, in rewritten lines."""
 _HEAD, _TAIL = r"(?:\w+ = |return )", r"(?: *#.*)?"

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compare.check.causes.base import Cause, Measurement, Variant, one_of
+from compare.check.causes.base import OWN_OPTIMIZER, Cause, Measurement, Variant, one_of
 from compare.check.causes.optimizer_recorded import ONCE, ONCE_FOR_ALL, kind_of_setting, recorded_end, setting_rate
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
@@ -312,7 +312,6 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
         yield Variant({"learning_rates": rates}, seen)
 
 
-OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
 OPTIONS_OF_FIT = "optimizer = {optimizer}(...)  # with fit's options"
 SCHEDULE_OF_FIT = "optimizer = {optimizer}(schedule, ...)  # that of fit's optimizer"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.check.causes.base import Cause, Measurement, Variant, one_of
+from compare.check.causes.base import OWN_OPTIMIZER, Cause, Measurement, Variant, one_of
 from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
 from compare.check.layer_outputs import function_follows
@@ -242,6 +242,10 @@ def _clipped_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
     feed = case.feed(recipe)
     if not feed or recipe.clip is not None:
         return
+    _, (_, expected) = case.optimizers
+    if own := Clip.by_options(expected):  # the loop may do it itself, with an optimizer that does not
+        seen = Measurement.of("gradients-clipped", by=own.kind, limit=own.limit)
+        yield Variant({"clip": own}, seen, harmless=True)
     replay = case.replay
     for reduced in (False, True) if case.replicas > 1 else (False,):
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
@@ -330,10 +334,10 @@ def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
         if case.replicas > 1:
             other, when = ("reduced", "after") if update.clip == "per-replica" else ("per-replica", "before")
             yield Variant({"clip": other}, Measurement.of("clipped-when", when=when))
-        yield Variant({"clip": "off"}, Measurement.of("not-clipped", expected=_set(expected)))
+        yield Variant({"clip": "off"}, Measurement.of("not-clipped", expected=_set(expected)), remedy=OWN_OPTIMIZER)
     if options != expected and case.observation.optimizers:
         seen = Measurement.of("other-clipping", options=_set(options), expected=_set(expected))
-        yield Variant({"overrides": options}, seen)
+        yield Variant({"overrides": options}, seen, remedy=OWN_OPTIMIZER)
 
 
 # Reduction over replicas, and variables without gradient
