@@ -385,6 +385,35 @@ def test_two_causes_of_the_gradients_are_named_together_with_remedies_for_one_re
     assert "strategy" not in "".join(finding.remedy for finding in report.findings)
 
 
+def limited(**options):
+    """Dropout, and an optimizer that clips."""
+    import tensorflow as tf
+
+    return tasks.experiment(
+        dropout=True, optimizer=lambda: tf.keras.optimizers.SGD(0.1, global_clipnorm=0.5), **options
+    )
+
+
+class ClipsItself(Loop):
+    def begin(self):
+        import tensorflow as tf
+
+        self.optimizer = tf.keras.optimizers.SGD(0.1)
+
+    def call(self, x):
+        return self.model(x, training=False)
+
+    def apply(self, gradients, variables):
+        import tensorflow as tf
+
+        super().apply(tf.clip_by_global_norm(gradients, 0.5)[0], variables)
+
+
+def test_clipping_in_the_loop_as_the_optimizer_would_is_no_mistake_beside_another_one(tensorflow):
+    (found,) = checker(limited).check(ClipsItself()).findings
+    assert found.id == "training-flag-missing"
+
+
 class InferenceWithoutPenalty(Loop):
     def call(self, x):
         return self.model(x, training=False)
