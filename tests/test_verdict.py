@@ -807,6 +807,32 @@ def test_a_baseline_is_compared_with_every_seed(train: Train) -> None:
         assert (found.verdict, found.seed) == (verdict, seed)
 
 
+@pytest.mark.parametrize(("end", "verdict", "steps"), [(0, "inconclusive", 0), (2, "identical", 2)])
+def test_an_interrupted_run_is_compared_with_a_baseline_as_far_as_it_came(
+    train: Train, end: int, verdict: str, steps: int
+) -> None:
+    options = {"epochs": 2, "margin": None, "keep": [], "baseline": "reports/last-week"}
+    given = RunJson(folder=Path(), status="interrupted", trainers=["fit"], options=options)
+    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
+    (found,) = judge(
+        Recorded(replace(given, strategy=devices), [train("fit").up_to((1, end))], [train("fit")])
+    ).comparisons
+    assert (found.verdict, found.training.steps_compared, found.recorded) == (verdict, steps, "last-week")
+
+
+def test_a_trainer_that_fails_is_no_difference_from_a_baseline(train: Train) -> None:
+    options = {"epochs": 2, "margin": None, "keep": [], "baseline": "reports/last-week"}
+    failures = [{"side": "loop", "error": "ValueError", "what": "", "remedy": ""}]
+    given = RunJson(folder=Path(), status="finished", trainers=["fit", "loop"], options=options, failures=failures)
+    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
+    now, earlier = ([train("fit"), each] for each in (train("loop").up_to((1, 1)), train("loop")))
+    judged = judge(Recorded(replace(given, strategy=devices), now, earlier))
+    verdicts = [(each.candidate, bool(each.against), each.verdict) for each in judged.comparisons]
+    assert verdicts == [
+        ("loop", False, "not-comparable"), ("fit", True, "identical"), ("loop", True, "not-comparable")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("status", ["interrupted", "unexplained", "finished"])
 def test_an_interrupted_study_has_no_verdict_on_weights_that_differ_before_a_cause_was_looked_for(
     train: Train, status: Any

@@ -219,35 +219,43 @@ def pairs(recorded: Recorded) -> list[Pair]:
         pair = _pair(run, second, records.get(first, {}), records.get(second, {}))
         paired.append(replace(pair, exactly=replace(pair.exactly, reference=first)) if pair.trained else pair)
     earlier = _by_trainer(recorded.against)
-    for name in run.trainers or ():
-        seeds = sorted(records.get(name, {}).keys() & earlier.get(name, {}).keys())
-        sides = {seed: exact.paired_steps(earlier[name][seed], records[name][seed]) for seed in seeds}
-        if sides:
-            where = run.options["baseline"]
+    for name in (name for name in run.trainers or () if name in earlier):
+        where, failure = run.options["baseline"], failures.get("") or failures.get(name)
+        sides, reason = _together(run, earlier[name], records.get(name, {}))
+        if failure or reason:
+            known = not_comparable(name, failure) if failure else _unknown(name, reason)
+            paired.append(Pair.of_none(replace(known, against=where)))
+        elif sides:
             seed, exactly = _worst({seed: exact.compare_records(*both, where) for seed, both in sides.items()})
             old, new = sides[seed]
             paired.append(Pair(old, new, new, replace(exactly, seed=seed) if len(sides) > 1 else exactly))
     return paired
 
 
-def _pair(run: RunJson, name: str, reference: Mapping[int, Record], candidate: Mapping[int, Record]) -> Pair:
-    assert run.strategy is not None
-    seeds = sorted(reference.keys() & candidate.keys())
-    sides = {seed: (reference[seed], candidate[seed]) for seed in seeds}
+def _together(
+    run: RunJson, reference: Mapping[int, Record], candidate: Mapping[int, Record]
+) -> tuple[Mapping[int, tuple[Record, Record]], str]:
+    """The records of two trainers by seed, of an interrupted run as far as both have come; or why there are none."""
+    sides = {seed: (reference[seed], candidate[seed]) for seed in sorted(reference.keys() & candidate.keys())}
     if run.status == INTERRUPTED:
         begun = {seed: both for seed, both in sides.items() if all(one.last[1] != INITIAL for one in both)}
         ends = {seed: min((one.last for one in both), key=in_time) for seed, both in begun.items()}
         sides = {seed: (one.up_to(ends[seed]), other.up_to(ends[seed])) for seed, (one, other) in begun.items()}
         if not sides:
-            reason = "the run was interrupted before both had made a step"
-            return Pair.of_none(_unknown(name, reason))
+            return {}, "the run was interrupted before both had made a step"
         if any(
             exact.rests(begun[seed][0]) != exact.rests(begun[seed][1]) and not one.logs
             for seed, (one, _) in sides.items()
         ):
-            reason = "one of the two accumulates gradients: its steps can be paired once an epoch has ended"
-            return Pair.of_none(_unknown(name, reason))
-    sides = {seed: exact.paired_steps(*both) for seed, both in sides.items()}
+            return {}, "one of the two accumulates gradients: its steps can be paired once an epoch has ended"
+    return {seed: exact.paired_steps(*both) for seed, both in sides.items()}, ""
+
+
+def _pair(run: RunJson, name: str, reference: Mapping[int, Record], candidate: Mapping[int, Record]) -> Pair:
+    assert run.strategy is not None
+    sides, reason = _together(run, reference, candidate)
+    if reason:
+        return Pair.of_none(_unknown(name, reason))
     seed, exactly = _worst({seed: exact.compare_records(*both) for seed, both in sides.items()})
     if not SPECS[run.strategy["name"]].synchronous and run.strategy["workers"] > 1:
         exactly = asynchronous(exactly)
