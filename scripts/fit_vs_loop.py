@@ -3,8 +3,12 @@
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+
+LEAST_MEMORY = 1 << 30
+"""Bytes of address space. With less, libraries in C end the process by any status; training needs more."""
 
 
 def command(function: str = "compare.app.cli:command") -> int:
@@ -15,6 +19,12 @@ def command(function: str = "compare.app.cli:command") -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 (whatever python3 may be)
         print(f"{program}: {sys.executable} is Python {sys.version.split()[0]}; use 3.11 or newer", file=sys.stderr)
         return 2
+    with suppress(ImportError):  # elsewhere than on Unix
+        resource = import_module("resource")
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if resource.RLIM_INFINITY != limit < LEAST_MEMORY:
+            print(f"{program}: too little memory: allow at least a gigabyte (ulimit -v)", file=sys.stderr)
+            return 2
     before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # an exception may be lost in an import
     try:
         module, _, name = function.partition(":")

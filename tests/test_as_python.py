@@ -175,6 +175,15 @@ def test_too_little_memory_to_load_tensorflow_is_told() -> None:
         assert describe(error).endswith("; there is too little memory: free some, or allow more (ulimit -v)")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limits")
+def test_less_memory_than_libraries_need_to_say_so_is_told_first() -> None:
+    limited = ["bash", "-c", 'ulimit -v 900000 && exec "$0" "$@"', sys.executable, "-c", INSTALLED, "--version"]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2, "fit-vs-loop: too little memory: allow at least a gigabyte (ulimit -v)\n"
+    )  # fmt: skip
+
+
 def test_output_that_user_code_has_closed_changes_no_status() -> None:
     code = (
         "import os, sys\nfrom compare.app.standard_streams import ending\nfrom compare.errors import RequestError\n"

@@ -439,6 +439,7 @@ def test_a_blank_on_one_side_is_said_and_not_taken_for_equal(tmp_path: Path) -> 
         ("epoch,loss\n0,1.5\n1,high\n", "'high' in the column 'loss' is not a number"),
         ("epoch,loss\n0,1.5,3\n", "line 2 has 3 values for 2 columns"),
         ("epoch,loss,loss\n0,1,1\n", "names a column twice"),
+        (",".join(["epoch", *(f"c{i}" for i in range(1000))]), "it has 1,001 columns; keep those to compare, 1,000 at"),
         ("epoch,time\n0,12:00\n", "there is no column with numbers"),
         ("trainer,seed,epoch,loss\nfit,0,1,0.5\n", "not the header of a metrics.csv"),
         ("import compare\n\nprint(1, 2)\n", "it is not a CSV log"),
@@ -476,6 +477,7 @@ def test_a_request_that_cannot_be_meant_is_one_line(tmp_path: Path, capsys: pyte
     run_folder = recorded.identical(tmp_path / "run")
     for arguments, message in [
         (["--logs", fit], "that is one training, fit; give the log"),
+        (["--logs", fit, loop, tmp_path / "." / "fit.csv"], "fit.csv: it is given twice; give the logs of two"),
         (["--logs", "", fit], "'': give the name of a file or folder"),
         (["--logs", fit, tmp_path / "no.csv"], "there is no such file or folder"),
         (["--logs", fit, f"{'x' * 5000}.csv"], "there is no such file or folder"),

@@ -204,7 +204,7 @@ def test_a_loss_that_takes_logits_for_probabilities_is_cited_where_it_is_made(tm
 
 @pytest.mark.parametrize(("line", "remedy"), [
     ("loss = loss_fn(y, p) / BATCH", "loss = loss_fn(y, p) / tf.cast(tf.shape(y)[0], tf.float32)"),
-    ("return self.loss(labels, p) / 32  # mean", "return self.loss(labels, p) / tf.cast(tf.shape(labels)[0], tf.float32)"),
+    ("return self.loss(t, p) / 32  # mean", "return self.loss(t, p) / tf.cast(tf.shape(t)[0], tf.float32)"),
     ("loss = tf.reduce_sum(loss_fn(y, p)) / BATCH", ""),  # the line is rewritten instead
     ("loss = loss_fn(y, p)", ""),
 ])  # fmt: skip

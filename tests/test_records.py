@@ -25,6 +25,7 @@ from compare.records import (
     EPOCH_END,
     INITIAL,
     BuildRecord,
+    End,
     EpochRecord,
     InitialWeights,
     MetricsFile,
@@ -495,6 +496,22 @@ def test_a_flipped_bit_of_the_fingerprints_is_an_error_that_names_the_block(run:
         path.write_bytes(whole)
     remedy = "run again, or restore it from a copy"
     assert str(caught.value) == f"{path}: damaged, block 2 does not match its checksum; {remedy}"
+
+
+def test_what_follows_the_fingerprints_of_a_training_that_has_ended_is_an_error(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, copy := tmp_path / "copy")
+    with (copy / "records" / "fit-seed0.steps").open("ab") as file:
+        file.write(bytes(64))
+    fit, _ = read_records(copy)  # not at its end: a write that was interrupted
+    recorder = Recorder(copy, MetricsFile(copy / "metrics.csv"), "fit", 0)
+    recorder.rewind(fit.last)
+    recorder.end(End())
+    ended, _ = read_records(copy)
+    assert np.array_equal(ended.steps, fit.steps)
+    with (copy / "records" / "fit-seed0.steps").open("ab") as file:
+        file.write(bytes(64))
+    with pytest.raises(RecordError, match=r"fit-seed0\.steps: damaged, something follows the end of training"):
+        read_records(copy)
 
 
 def test_a_flipped_bit_of_a_sidecar_changes_nothing_or_is_an_error(run: Path) -> None:

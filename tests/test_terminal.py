@@ -536,7 +536,7 @@ def test_of_an_interrupted_run_the_caveat_leads(tmp_path: Path, epochs: int, beg
 def test_of_a_run_that_was_interrupted_in_its_first_training_nobody_says_that_it_was_trained() -> None:
     unknown = Comparison("loop", Training("inconclusive", None, None, 0, reason="no step"), Reporting(None, {}))
     assert as_text(Verdict.of("fit", [unknown], interrupted=True)).endswith(
-        "The run was interrupted; what there is was judged."
+        "The run was interrupted before all was explained; what there is was judged."
     )
 
 

@@ -13,7 +13,7 @@ from compare.errors import NotComparableError, RequestError
 from compare.modes import Logs, Scripts
 from compare.naming import shown_path, some
 from compare.records import Record, read_records
-from compare.records.run_json import RunJson
+from compare.records.run_json import RunJson, read_verdict
 
 if TYPE_CHECKING:
     from compare.engine.dry_run import TriedOut
@@ -23,6 +23,8 @@ def read_baseline(folder: Path) -> RunJson:
     """What is known of a baseline's run; one of scripts or logs is refused."""
     try:
         run = RunJson.read(folder)
+        if (folder / "verdict.json").exists():  # none of a run that was interrupted
+            read_verdict(folder / "verdict.json")
         for word in (Scripts.word, Logs.word):
             if run.options.get(word):
                 raise RequestError(f"it compares {word}; give the folder of a comparison of trainers")

@@ -68,7 +68,7 @@ def stderr_to(path: Path) -> Iterator[None]:
         file = open(path, "ab", opener=_regular)  # noqa: SIM115
     except OSError as error:
         raise RequestError(
-            f"{shown_path(path)} cannot be written ({error.strerror}); remove it, make room, or the folder writable"
+            f"{shown_path(path)} cannot be written ({error.strerror}); remove it, or make room for it"
         ) from None
     with open(os.dup(2), "w", buffering=1) as real, file as log:
         os.dup2(log.fileno(), 2)

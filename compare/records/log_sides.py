@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,9 @@ def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
         RequestError: if there is no log, it cannot be read, or there are fewer than two trainings.
     """
     arguments = [_logs_at(text) for text in wanted]
+    files = Counter(source for logs in arguments for source in {log.source.resolve() for log in logs})
+    for source in (source for source, count in files.items() if count > 1):
+        raise RequestError(f"{source}: it is given twice; give the logs of two trainings")
     for logs in arguments if len(arguments) > 1 else ():
         if len(names := _by_name(logs)) > 1:
             raise RequestError(

@@ -108,6 +108,8 @@ def read_log(path: Path) -> list[Log]:
     return [_log(path, name, None, metrics, epochs, known_seconds, left_out)]
 
 
+MOST_COLUMNS = 1000
+"""Of a log; each is a column of the table and a chart."""
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 """A number as spreadsheets write it in many languages."""
 
@@ -122,6 +124,10 @@ def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
         columns = [re.sub("(?i)^epoch$", "epoch", column.strip()) for column in next(lines, [])]
         if len(set(columns)) < len(columns):
             raise RequestError(f"{path}: the header names a column twice")
+        if len(columns) > MOST_COLUMNS:
+            raise RequestError(
+                f"{path}: it has {len(columns):,} columns; keep those to compare, {MOST_COLUMNS:,} at most"
+            )
         if columns and all(as_number(column) is not None for column in columns):
             raise RequestError(f"{path}: the first line is no header with the names of the columns")
         for row in filter(None, lines):

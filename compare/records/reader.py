@@ -308,7 +308,7 @@ class Sidecar:
         return step_dtype(len(self.variables), self.replicas)
 
     def steps(self) -> np.ndarray:
-        """Reads the fingerprints; what follows them in the file, of a write that was interrupted, is left out.
+        """Reads the fingerprints; until training ends, a write that was interrupted may follow, which is left out.
 
         Raises:
             RecordError: if the file is damaged.
@@ -323,6 +323,8 @@ class Sidecar:
             if zlib.crc32(part) != block.crc32:
                 raise RecordError(path, f"damaged, block {number} does not match its checksum")
             at += block.size
+        if self.end is not None and len(content) > at:
+            raise RecordError(path, "damaged, something follows the end of training")
         return np.frombuffer(content[:at], self.dtype)
 
     def up_to(self, place: Place) -> Sidecar:

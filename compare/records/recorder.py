@@ -69,6 +69,8 @@ class Recorder:
 
     def end(self, end: End) -> None:
         self._append()
+        if blocks := self._sidecar.blocks:  # of a training that ends where it is resumed, later ones may follow
+            append_to_file(reader.steps_path(self._stem), b"", after=sum(block.size for block in blocks))
         self._write_sidecar(end=end)
 
     def __call__(self, record: AnyRecord) -> None:

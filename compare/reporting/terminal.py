@@ -319,7 +319,7 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
         own = f"Between this run's trainers: {verdict.between_trainers}"
         tell(console, f"{own}. Compared with {earlier}: {verdict.since_baseline}.")
     if verdict.interrupted and not any(each.so_far for each in verdict.comparisons):
-        tell(console, "The run was interrupted; what there is was judged.")
+        tell(console, "The run was interrupted before all was explained; what there is was judged.")
     for text in sentences.stops(verdict):
         tell(console, text + ".")
     if verdict.truth:
