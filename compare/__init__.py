@@ -28,6 +28,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type_hints
@@ -223,7 +224,12 @@ def load(folder: str | Path) -> Result:
 
 
 def assert_alike(
-    experiment: str | Experiment, trainer: str | Trainer, *, reference: str | Trainer = "fit", seed: int = 0
+    experiment: str | Experiment,
+    trainer: str | Trainer,
+    *,
+    reference: str | Trainer = "fit",
+    seed: int = 0,
+    batch_size: int | None = None,
 ) -> None:
     """Run the short check as an assertion in a test of your own; takes seconds and writes no files.
 
@@ -239,6 +245,8 @@ def assert_alike(
         trainer: the candidate: a trainer, or what the command's ``--trainers`` takes.
         reference: the trainer that the candidate is compared with.
         seed: seed of the initial weights and of the order of examples.
+        batch_size: examples per replica in the training that this stands for. The check's batches are smaller; its
+            last one is short, or splits unevenly over replicas, only if one of that training is. By default both.
 
     Warns:
         UserWarning: if the candidate reports names that the reference does not, in place of others, reports no steps,
@@ -256,6 +264,7 @@ def assert_alike(
 
     __tracebackhide__ = True  # pytest then shows the line of the test
     options = Task(experiment=experiment, trainers=(reference, trainer), seed=seed)
+    options = options if batch_size is None else replace(options, batch_size=batch_size)
     options.refuse_missing_files()
     standard_streams.provide()
     with _one_at_a_time, standard_streams.stderr_to(Path(os.devnull)):  # TensorFlow's messages at its start
@@ -274,7 +283,7 @@ def assert_alike(
     (_, held_against), (_, candidate) = load_trainers(options)
     configure()
     with _one_at_a_time:
-        report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
+        report = check(load_experiment(options), candidate, reference=held_against, seed=seed, batch_size=batch_size)
     judged, name = report.judged, report.reference
     failed = (each.reason for each in report.not_applicable if each.reason.startswith((FAILS_ON_TWO, ONE_DEVICE)))
     texts = misnamed(judged, name), silent(judged), shared_state(candidate), warning(judged, name), *report.notes
@@ -283,7 +292,19 @@ def assert_alike(
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:
         given = map(_as_argument, (experiment, reference, trainer))
-        raise AssertionError(in_short(report.as_verdict(), "--experiment {} --trainers {} {}".format(*given)))
+        asked = "--experiment {} --trainers {} {}".format(*given) + f" --batch-size {batch_size}" * bool(batch_size)
+        text = in_short(report.as_verdict(), asked)
+        if batch_size is None and any(each.id in OF_LAST_BATCH for each in judged.causes):
+            text += f"\n  {NO_BATCH_SIZE}"
+        raise AssertionError(text)
+
+
+OF_LAST_BATCH = "loss-constant-denominator", "uneven-replica-batches"
+"""The causes that a training whose batches all have one size does not have."""
+NO_BATCH_SIZE = (
+    "No batch_size was given, so the last batch was short and split unevenly; that of your training may not be: "
+    "assert_alike(..., batch_size=64) checks it with 64 examples per replica."
+)
 
 
 def _as_argument(given: str | Experiment | Trainer) -> str:

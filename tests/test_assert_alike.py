@@ -35,6 +35,24 @@ def test_a_correct_loop_passes_and_a_wrong_one_fails_with_its_cause(tensorflow):
         compare.assert_alike(tasks.experiment(), Doubled())
 
 
+class ByFullBatches(Loop):
+    def value(self, y, predictions):
+        import tensorflow as tf
+
+        return tf.reduce_sum(self.loss.call(y, predictions)) / self.run.global_batch_size
+
+
+def test_a_mistake_of_short_batches_is_none_where_the_batch_size_leaves_none(tensorflow):
+    whole = tasks.experiment(train=128)
+    with pytest.raises(AssertionError, match=r"(?s)loss-constant-denominator.*No batch_size was given"):
+        compare.assert_alike(whole, ByFullBatches())
+    compare.assert_alike(whole, ByFullBatches(), batch_size=64)
+    with pytest.raises(AssertionError, match=r"(?s)loss-constant-denominator.*--batch-size 50 says more[^\n]*$"):
+        compare.assert_alike(whole, ByFullBatches(), batch_size=50)
+    with pytest.raises(compare.RequestError, match="--batch-size 0: give a whole number"):
+        compare.assert_alike(whole, ByFullBatches(), batch_size=0)
+
+
 def test_checks_leave_no_graph_behind(tensorflow):
     from tensorflow.python.framework.func_graph import FuncGraph
 

@@ -182,5 +182,10 @@ def test_a_baseline_with_other_weights_is_told_with_what_has_changed(tensorflow:
     assert (result.between_trainers, result.since_baseline) == ("identical", "different")
     assert (old.between_trainers, old.since_baseline) == ("identical", None)
     assert {"between_trainers", "since_baseline"}.isdisjoint(old.details)
+    renamed = type("Renamed", (Second,), {"name": "renamed"})()
+    alone = run(slower, tmp_path, (Eager(), renamed), epochs=1, name="alone", baseline=tmp_path / "old")
+    assert alone.since_baseline == "identical" and alone.notes == [
+        "renamed is not in old, and is not compared with it."
+    ]
     assert str(result).endswith("Between this run's trainers: identical. Compared with old: different.")
     assert "Yes, exactly, but not as in old." in (result.path / "report.html").read_text(encoding="utf-8")

@@ -278,7 +278,7 @@ def _train_and_judge(options: Trained, folder: Path, console: Console, executor:
 def _prepare(options: Trained, folder: Path, console: Console, executor: Executor | None) -> Session:
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
     # One of scripts or logs is refused before anything takes long.
-    baseline = None if options.baseline is None else read_baseline(options.baseline)
+    baseline, notes = None if options.baseline is None else read_baseline(options.baseline), list[str]()
     threads = worker_of(options, folder).threads if isinstance(options, Training) and options.parallel else 0
     session = Session.begin(options, RunJson.read(folder), console, threads)
     if executor is not None:
@@ -293,6 +293,9 @@ def _prepare(options: Trained, folder: Path, console: Console, executor: Executo
         refuse_changes(run.content(), known)
     if baseline is not None:
         known["since_baseline"] = encode(since_baseline(session, baseline, known, tried))
+        alone = [name for name in session.trainers if name not in (baseline.trainers or ())]
+        notes = [f"{name} is not in {baseline.folder.name}, and is not compared with it." for name in alone]
+        known["notes"] = [*known["notes"], *notes]
     problems = preflight_problems(session)
     for problem in problems:
         if problem.severity == preflight.REFUSED:
@@ -306,6 +309,8 @@ def _prepare(options: Trained, folder: Path, console: Console, executor: Executo
     ]
     run.save()
     _print_first_lines(session, problems)
+    for note in notes:
+        tell(console, f"Note: {note}")
     return session
 
 
