@@ -202,6 +202,51 @@ def test_a_loss_that_takes_logits_for_probabilities_is_cited_where_it_is_made(tm
     assert at_line(finding, Source(str(file), 4, CALLED)).source.text == cited
 
 
+def advised(tmp_path, id, text, line, remedy=""):
+    """The line that is cited and the advice for it, of a cause seen in a line of a file."""
+    (file := tmp_path / "loop.py").write_text(text)
+    linecache.clearcache()
+    finding = CATALOGUE[id].found("loop", Measurement.of("mean-over-batches", metric="loss"), remedy=remedy)
+    found = at_line(finding, Source(str(file), line, text.splitlines()[line - 1].strip()))
+    assert found.source is not None
+    return found.source.line, found.remedy
+
+
+@pytest.mark.parametrize(("made", "right"), [
+    ('loss_fn = MeanSquaredError(name="mse", reduction="sum")', 'loss_fn = MeanSquaredError(name="mse")'),
+    ('loss_fn = MeanSquaredError(reduction="sum", name="mse")', 'loss_fn = MeanSquaredError(name="mse")'),
+    ("loss_fn = MeanSquaredError(reduction=keras.losses.Reduction.SUM)", "loss_fn = MeanSquaredError()"),
+])  # fmt: skip
+def test_a_loss_that_is_made_to_add_up_is_cited_where_it_is_made(tmp_path, made, right):
+    line, advice = advised(tmp_path, "loss-summed", f"{made}\ndef step(y, p):\n    loss = loss_fn(y, p)\n", 3)
+    assert (line, advice.partition("  #")[0]) == (1, right)
+    once = f"other = {made}\ndef step(y, p):\n    loss = tf.reduce_sum(tf.nn.l2_loss(y))\n"
+    assert advised(tmp_path, "loss-summed", once, 3)[0] == 3
+
+
+def test_a_loss_function_and_what_it_is_given_are_called_as_in_its_line(tmp_path):
+    text = "def of_examples(loss_fn, target, out):\n    return loss_fn(target, out)\n"
+    advice = "per_example = loss_object.call(y, predictions) * sample_weight"
+    assert advised(tmp_path, "sample-weights-dropped", text, 2, advice) == (
+        2, "per_example = loss_fn.call(target, out) * sample_weight"
+    )  # fmt: skip
+    two = text.replace("loss_fn(target, out)", "loss_fn(target, out) + more(target, out)")
+    assert "loss_object.call(y, predictions)" in advised(tmp_path, "sample-weights-dropped", two, 2, advice)[1]
+
+
+def test_what_a_class_keeps_is_called_as_it_is_kept(tmp_path):
+    text = (
+        "class Trainer:\n    def fit(self):\n        self.optimizer.learning_rate = self.schedule(1)\n\n"
+        "optimizer = Adam(0.1)\n"
+    )
+    advice = "optimizer.learning_rate = schedule(optimizer.iterations)"
+    assert advised(tmp_path, "optimizer-differs", text, 3, advice)[1] == (
+        "self.optimizer.learning_rate = self.schedule(self.optimizer.iterations)"
+    )
+    plain = text.replace("self.optimizer.", "optimizer.").replace("self.schedule", "schedule")
+    assert advised(tmp_path, "optimizer-differs", plain, 3, advice)[1] == advice
+
+
 @pytest.mark.parametrize(("line", "remedy"), [
     ("loss = loss_fn(y, p) / BATCH", "loss = loss_fn(y, p) / tf.cast(tf.shape(y)[0], tf.float32)"),
     ("return self.loss(t, p) / 32  # mean", "return self.loss(t, p) / tf.cast(tf.shape(t)[0], tf.float32)"),

@@ -488,6 +488,17 @@ def test_several_losses_of_micro_batches_are_no_terms(monkeypatch: pytest.Monkey
         assert [each.kind for each in hints(Located(STEP, "loss"), both) if "term" in each.kind] == kinds
 
 
+@pytest.mark.parametrize(("of_loss", "added", "told"), [(2.0, 0.75, True), (2.1, 0.75, False), (2.0, PENALTY, False)])
+def test_what_is_added_to_equal_losses_is_told(of_loss: float, added: float, told: bool) -> None:
+    def given(close_up: CloseUp, value: float, more: float) -> CloseUp:
+        one = changed(close_up, "targets", lambda event: [replace(event, arrays=[*event.arrays, np.float32(value)])])
+        return with_loss(one, value + more)
+
+    right, other = given(RIGHT, 2.0, PENALTY), given(OFF, of_loss, added)
+    found = hints(Located(STEP, "loss"), replace(sides(other), close_ups=(right, other)))
+    assert [each.kind for each in found if each.kind == "added-to-loss"] == ["added-to-loss"] * told
+
+
 @pytest.mark.parametrize(("labels", "equal"), [(0.0, True), (1.0, False)])
 def test_inputs_that_attack_a_model_are_no_other_examples(labels: float, equal: bool) -> None:
     """They have the labels of the examples; more examples have others."""
@@ -1668,6 +1679,27 @@ def test_probabilities_taken_for_logits() -> None:
         )
         assert accused(right, with_loss(OFF, other + PENALTY)) == [("loss", "logits-mismatch")]
         assert accused(right, with_loss(OFF, 1.001 * other + PENALTY)) == []
+
+
+def test_logits_that_a_softmax_makes_probabilities_of_before_a_loss_that_takes_logits() -> None:
+    """The other side's own loss function was not seen, as one of ``tf.nn``."""
+    logits = np.linspace(-1, 2, 8)[:, None]
+    sigmoid, softmax = 1 / (1 + np.exp(-logits)), np.exp(both := np.hstack([logits, -logits]))
+    softmax /= softmax.sum(-1, keepdims=True)
+    binary = [float(np.mean(np.log1p(np.exp(each)) - TRUE * each)) for each in (logits, sigmoid)]
+    one_hot = TRUE == [0, 1]
+    classes = [
+        -float(np.mean((each - np.log(np.exp(each).sum(-1, keepdims=True)))[one_hot])) for each in (both, softmax)
+    ]
+    for kind, function, true, predicted, (once, twice) in (
+        ("binary_crossentropy", "sigmoid", TRUE, logits, binary),
+        ("categorical_crossentropy", "softmax", one_hot, both, classes),
+        ("sparse_categorical_crossentropy", "softmax", one_hot.argmax(-1), both, classes),
+    ):
+        right = with_targets(RIGHT, kind, true, predicted, loss=once, from_logits=True)
+        (cause,) = found_causes(right, with_loss(OFF, twice + PENALTY))
+        assert cause.id == "logits-mismatch" and has(cause, function=function) and f"without {function}" in cause.remedy
+        assert accused(right, with_loss(OFF, 1.001 * twice + PENALTY)) == []
 
 
 @pytest.mark.parametrize("kind", ["binary_crossentropy", "categorical_crossentropy"])

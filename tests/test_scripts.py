@@ -156,7 +156,7 @@ x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 y = x[:, :1]
 first = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
 pupil = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-last = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_regularizer="l2")])
+last = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(0.1))])
 loss, optimizers = keras.losses.MeanSquaredError(), [keras.optimizers.SGD(0.1, m) for m in (MOMENTUM, 0.0, 0.0)]
 @tf.function
 def step(x, y):

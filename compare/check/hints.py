@@ -220,10 +220,13 @@ def _hints_between_layers(sides: Sides, located: Located) -> Iterator[Measuremen
 
 
 def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """Equal losses, as of several outputs, of which one side alone takes the plain sum; or the one that differs."""
+    """Equal losses, as of several outputs, of which one side alone takes the plain sum; or the one that differs.
+
+    Of a single one that is equal, what else each side's loss has.
+    """
     both, totals = sides.both(_terms), sides.losses
     names = [[name for name, _ in terms] for terms in both]
-    if totals is None or len(names[0]) < 2 or sorted(names[0]) != sorted(names[1]) or max(sides.parts) > 1:
+    if totals is None or not names[0] or sorted(names[0]) != sorted(names[1]) or max(sides.parts) > 1:
         return
     pairs = list(zip(*(both if names[0] == names[1] else map(sorted, both)), strict=True))
     off = [(name, right, other) for (name, right), (_, other) in pairs if not same(right, other)]
@@ -233,7 +236,12 @@ def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
         for total, own, side in zip(totals, sums, sides.close_ups, strict=True)
     ]
     losses = [f"{loss:.6g} ({name})" for name, loss in both[1]]
-    if not off and of_sum[0] != of_sum[1]:
+    added = [total - own for total, own in zip(totals, sums, strict=True)]
+    if len(names[0]) == 1:
+        if not off and of_sum[0] and not of_sum[1] and min(added) >= 0:
+            line, (right, other) = _line_of(sides.other, sides.step, LOSS), added
+            yield Measurement.of("added-to-loss", loss=names[0][0], equal=sums[0], value=other, right=right, line=line)
+    elif not off and of_sum[0] != of_sum[1]:
         at = sides if of_sum[1] else sides.turned()
         yield at.named(Measurement.of("terms-summed", losses=losses, line=_line_of(at.other, at.step, LOSS)))
     elif len(off) == 1:

@@ -25,6 +25,8 @@ MADE_BY = {
 """Names of the advice, each with what is called to make such a thing."""
 BUILT = ("model", "optimizer", "loss_object", "metrics")
 """What ``run.build()`` gives, in order."""
+KEPT = ("model", "optimizer", "schedule", "strategy")
+"""Names of the advice that a class may have as attributes."""
 Named = Iterator[tuple[str, ast.expr]]
 """Names of the advice, each with what has that name in the user's code."""
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
@@ -45,7 +47,9 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
         names = own_names(tree, source.line)
         if cause is not None and cause.stages and LOSS in cause.stages:
             source = _of_loss(source, _around(tree, source.line), lines, cause)
-        if cause is not None and cause.made_in and not source.instead:
+            names |= _of_loss_call(tree, source.line)
+        # Functions of tf.nn have no object that is made elsewhere.
+        if cause is not None and cause.made_in and not source.instead and "tf.nn." not in source.text:
             source = _nearer(source, cause.made_in, (_around(tree, source.line), tree), lines)
     remedy = (cause and cause.remedy_at(source.text)) or finding.remedy
     returned, added = re.fullmatch(r"return (.+)", source.text), re.match(r"loss \+= (.+)", remedy)
@@ -104,7 +108,24 @@ def own_names(tree: ast.Module, line: int) -> dict[str, str]:
     scope = _around(tree, line)
     here = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and each.lineno == line]
     found = _alone(_made(tree), scope) | {name: ast.unparse(own) for each in here for name, own in _made(each)}
+    inside = {ast.unparse(each) for each in ast.walk(scope) if isinstance(each, ast.Name | ast.Attribute)}
+    found |= {name: f"self.{name}" for name in KEPT if f"self.{name}" in inside and found.get(name) not in inside}
     return found | _alone(_used(scope, found, line), scope)
+
+
+def _of_loss_call(tree: ast.Module, line: int) -> dict[str, str]:
+    """What a line calls with two names, which is the loss function if it is the line of the loss."""
+    calls = [
+        call
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and call.lineno == line and len(call.args) == 2
+        if all(isinstance(each, ast.Name) for each in call.args)
+        if re.fullmatch(r"(self\.)?\w+(\.call)?", ast.unparse(call.func))
+    ]
+    if len(calls) != 1:
+        return {}
+    called, own = ast.unparse(calls[0].func).removesuffix(".call"), map(ast.unparse, calls[0].args)
+    return {"loss_object": called, **dict(zip(("y", "predictions"), own, strict=True))}
 
 
 def in_own_names(advice: str, names: Mapping[str, str]) -> str:

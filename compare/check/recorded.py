@@ -19,6 +19,7 @@ from compare.check.recipe import (
     GIVEN,
     OF_OPTION,
     OTHER_LOGITS,
+    SQUASHED,
     UNMASKED,
     UNRECOVERED,
     UNSMOOTHED,
@@ -212,6 +213,8 @@ class RecordedLoss:
             return None  # of the right side, too, the loss is another one
         if (loss == UNMASKED and targets.mask is None) or (loss == UNSMOOTHED and not targets.label_smoothing):
             return None
+        if loss == SQUASHED:
+            targets = targets.squashed()
         changes: Mapping[str, Mapping[str, Any]] = {
             OTHER_LOGITS: {"from_logits": not targets.from_logits},
             UNSMOOTHED: {"label_smoothing": 0.0},

@@ -193,6 +193,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "probabilities for logits",
     "script-from-logits": "; {side} takes the predictions for {from_logits:logits|probabilities}, as with "
     "from_logits={from_logits}{logits:?, and they are no probabilities}",
+    "script-squashed": "; that of {side} is the loss of {function}(predictions), which it takes for logits",
     "script-unsmoothed": "; that of {side} is the one without label smoothing",
     "script-unmasked": "; that of {side} is the mean over all positions, also those that the model's mask leaves out",
     "script-unweighted": "; that of {side} is the one without sample weights or class weights",
@@ -312,6 +313,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "terms-summed": "the loss of {side} is the plain sum of {losses:and}; {other} has the same losses, but weights "
     "them, by loss_weights of compile, say",
     "term-differs": "of {of} losses in the step, {loss} alone differs: {value:.6g} in {side}, {right:.6g} in {other}",
+    "added-to-loss": "{loss} is {equal:.6g} on both sides; what is added to it, such as a penalty on weights, is "
+    "{value:.6g} in {side} and {right:.6g} in {other}",
     "layers-alone": "only {side} calls {classes:some} as a layer in this step",
     "limits-alone": "only {side} calls a function that limits gradients",
     "predictions-squashed": "the predictions of {side} are the {function} of those of {other}: {side} gives "

@@ -51,6 +51,19 @@ class Targets:
     def with_other_logits(self) -> Targets:
         return replace(self, from_logits=not self.from_logits)
 
+    @property
+    def squash(self) -> str:
+        """The function that makes probabilities of the logits that this loss takes; empty if it takes none."""
+        if not self.from_logits or self.are_probabilities:
+            return ""
+        return "sigmoid" if self.kind == "binary_crossentropy" else "softmax"
+
+    def squashed(self) -> Targets:
+        """The same with that function applied to the logits, which are taken for logits all the same."""
+        if self.squash == "sigmoid":
+            return replace(self, predicted=1 / (1 + np.exp(-self.predicted)))
+        return replace(self, predicted=np.exp(log_probabilities(self.predicted, from_logits=True)))
+
 
 def targets_of(close_up: CloseUp, step: int) -> Targets | None:
     """The call of the loss function in a step; None if there were several, or it is one that is not known here."""

@@ -217,6 +217,9 @@ def _constant_micro_batches(case: Case, recipe: Recipe) -> Iterable[Variant]:
             yield Variant(changes, seen, measured=True, remedy=OF_MICRO_BATCH)
 
 
+OF_SUM = r"reduction=(?:[\"']sum[\"']|[\w.]*Reduction\.SUM)"
+"""The option of a loss that adds the examples' losses up."""
+
 CAUSES = (
     Cause(
         id="loss-not-divided-by-replicas",
@@ -256,6 +259,11 @@ CAUSES = (
         remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # not tf.reduce_sum",
         remedies={ALONE: "loss = tf.reduce_mean(per_example)  # not tf.reduce_sum"},
         rewrites={rf"tf\.reduce_sum\({ARGUMENT}\)": r"tf.nn.compute_average_loss(\2)"},
+        made_in=OF_SUM,
+        by_hand={
+            rf"(.+), *{OF_SUM}(.*)": r"\1\2  # without reduction, which is a mean by default",
+            rf"(.+\(){OF_SUM},? *(.*)": r"\1\2  # without reduction, which is a mean by default",
+        },
         gradient=_summed,
         recorded={LOSS: recorded_sum},
     ),
