@@ -23,10 +23,17 @@ FORMER = {"against": "baseline", "own": "keep", "truth": "float64_reference"}
 """The names that options had, which go on working, and those that they have."""
 
 
-def label(thing: Any) -> str:
-    """What an experiment or trainer is called: the text it was asked for by, or its own name."""
+def label(thing: Any, usual: str | None = None) -> str:
+    """What an experiment or trainer is called: the text it was asked for by, or its own name.
+
+    Args:
+        usual: of a file, the name in it that is left out, as "experiment"; None for all of them.
+    """
     if isinstance(thing, str):
-        return Path(source_and_attribute(thing)[0]).stem if is_file(thing) else thing
+        source, attribute = source_and_attribute(thing)
+        if not is_file(thing):
+            return thing
+        return Path(source).stem + f":{attribute}" * (usual is not None and attribute not in ("", usual))
     return str(getattr(thing, "name", type(thing).__name__))
 
 

@@ -316,7 +316,7 @@ class Task(Replicas):
         return range(self.seed, self.seed + 1)
 
     def default_name(self) -> str:
-        parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
+        parts = [label(self.experiment, "experiment"), *(label(trainer) for trainer in self.trainers), self.strategy]
         parts += [f"x{count}" for count in (*self.sizes, self.replica_count, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []
         first, *_, last = (*self.all_seeds, self.all_seeds[-1])

@@ -262,6 +262,13 @@ def test_a_named_mistake_of_a_script_may_hide_another_one() -> None:
     assert "may hide another one: run this again" in terminal.as_text(Verdict.of("fit", [named], scope="scripts"))
     for judged, scope in ((named, "run"), (alike, "scripts"), (only_numbers, "scripts")):
         assert sentences.more_may_follow(judged, scope) == ""
+    for stage, ends in (("loss", "No known cause explains it: look at how the loss is computed"), ("", "")):
+        at = dataclasses.replace(named.training, first_difference=Difference(1, 1, stage=stage or None))
+        unknown = dataclasses.replace(named, causes=(), training=at)
+        assert sentences.more_may_follow(unknown, "scripts") == ends
+        assert sentences.more_may_follow(unknown, "run") == ""
+        hinted = dataclasses.replace(unknown, evidence=("a hint",))
+        assert "may hide another one" in sentences.more_may_follow(hinted, "scripts")
 
 
 def test_of_two_scripts_both_are_listed_with_the_costs_that_are_known(tmp_path: Path) -> None:
@@ -272,7 +279,7 @@ def test_of_two_scripts_both_are_listed_with_the_costs_that_are_known(tmp_path: 
     assert [row[1:] for row in page.rows if row[0] == "loop" and "unknown" in row] == [
         ["not measured", *["unknown"] * 2]
     ]
-    assert "when epochs of loop begin and end is not known" in page.text and "Peak memory is" not in page.text
+    assert "how long epochs of loop take is not known" in page.text and "Peak memory is" not in page.text
 
 
 def test_a_comparison_of_scripts_that_failed_is_listed_with_the_error_and_its_log(tmp_path: Path) -> None:

@@ -312,6 +312,14 @@ def test_labels_are_what_a_reader_would_call_it(thing: Any, text: str) -> None:
     assert label(thing) == text
 
 
+def test_an_experiment_beside_others_in_its_file_is_called_by_both() -> None:
+    assert [label(f"my/tabular.py{end}", "experiment") for end in ("", ":experiment", ":prices")] == [
+        "tabular", "tabular", "tabular:prices"
+    ]  # fmt: skip
+    named = request(experiment="my/tabular.py:prices").default_name()
+    assert named.startswith("tabular-prices-fit-loop-"), named
+
+
 def test_default_names_tell_requests_apart() -> None:
     options = [
         request(),

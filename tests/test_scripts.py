@@ -1343,7 +1343,7 @@ def test_what_is_recorded_is_json(tmp_path: Path) -> None:
     settings = Settings("a.py", "a.py", "f", "i", arguments=("--lr", "1"), own=("seeds",), close_up=((3, 4),))
     settings.write(tmp_path / "settings.json")
     assert Settings.read(tmp_path / "settings.json") == settings
-    assert json.loads((tmp_path / "settings.json").read_text())["max_steps"] == 2000
+    assert json.loads((tmp_path / "settings.json").read_text())["close_up"] == [[3, 4]]
 
 
 @pytest.mark.slow

@@ -256,7 +256,7 @@ def _size(path: Path) -> int:
 def _trained(options: Mapping[str, Any]) -> str:
     if options.get("logs"):
         return "curves only"
-    return SCRIPTS if options.get("scripts") else label(str(options.get("experiment", "")))
+    return SCRIPTS if options.get("scripts") else label(str(options.get("experiment", "")), "experiment")
 
 
 def _trainers(run: Mapping[str, Any]) -> list[str]:

@@ -103,7 +103,7 @@ def _basis_of_weights(entry: Comparison, scope: str) -> list[tuple[str, str]]:
     basis, training = [], entry.training
     steps = training.steps_compared
     if scope == "check":
-        basis.append(("Method", "A few small batches were trained on one replica, and on two if available."))
+        basis.append(("Method", "A few small batches were trained for two epochs."))
     elif training.steps_made and steps == 1:
         basis.append(("Weights", "A hash of all weights on every replica was compared once, at the end."))
     elif training.steps_made:

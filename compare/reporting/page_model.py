@@ -64,7 +64,7 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
     gaps = [_drawn(pictures.gap_chart(files, name) if one_seed else None) for name in files.metrics]
     return {
         "files": files,
-        "title": run.get("title") or label(files.options["experiment"]),
+        "title": run.get("title") or label(files.options["experiment"], "experiment"),
         "answer": _answer(files),
         "comparisons": [comparison_view(entry, said, files, stories) for entry, said in told],
         "finished": ", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
@@ -244,7 +244,7 @@ def _costs(costs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     if not any(row["epoch"] for row in costs):
         return "Not compared", "too few epochs for times that can be compared"
     if untimed := [row["name"] for row in costs if not row["epoch"]]:
-        return "Not compared", f"when epochs of {' and '.join(untimed)} begin and end is not known"
+        return "Not compared", f"how long epochs of {' and '.join(untimed)} take is not known"
     return ", ".join(f"{row['name']} {row['epoch']}" for row in costs), "per epoch"
 
 
@@ -256,4 +256,4 @@ def _run(run: Mapping[str, Any]) -> tuple[str, str]:
         return f"{' and '.join(options['scripts'])}{size}", more
     if options.get("logs"):
         return "Nothing", f"logs were read: {' '.join(options['logs'])}"
-    return f"{label(options['experiment'])} under {options['strategy']}{size}", more
+    return f"{label(options['experiment'], 'experiment')} under {options['strategy']}{size}", more

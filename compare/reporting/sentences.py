@@ -311,12 +311,26 @@ def causes(comparison: Comparison) -> list[str]:
     )
 
 
+LOOK_AT = {
+    "examples": "which examples a batch has", "inputs": "how inputs are prepared",
+    "predictions": "how the model is called", "loss": "how the loss is computed",
+    "gradients": "how the gradients are computed",
+    "update": "the optimizer, and what it is given", "state": "what changes weights between steps",
+}  # fmt: skip
+"""Where a mistake is to be looked for that has no name, by the first stage that differs."""
+
+
 def more_may_follow(comparison: Comparison, scope: str) -> str:
-    """That a mistake of a script may hide another one, or does hide one in other numbers; empty if nothing is named."""
+    """That a mistake of a script may hide another one, or does hide one in other numbers, or that none is known."""
     named = any(not of_numbers(comparison, cause) for cause in comparison.causes)
     if comparison.training.verdict == DIFFERENT:
-        may = scope == "scripts" and (named or not comparison.causes)
-        return "A mistake may hide another one: run this again once it is mended" if may else ""
+        if scope != "scripts" or (comparison.causes and not named):
+            return ""
+        if comparison.causes or comparison.evidence:
+            return "A mistake may hide another one: run this again once it is mended"
+        first = comparison.training.first_difference
+        look = LOOK_AT.get(first.stage or "") if first else None
+        return f"No known cause explains it: look at {look}" if look else ""
     told = {name for cause in comparison.causes for name in cause.metrics}
     gaps = comparison.reporting.metrics.items() if named and comparison.reporting.verdict == DIFFERENT else ()
     left = [name for name, gap in gaps if gap.differs]
@@ -442,7 +456,7 @@ def _noise(training: Training) -> str:
     if noise is None:
         return ""
     if noise.largest_ratio is None:
-        return f"; that is no rounding, which leaves {noise.variable} as it is (measured with {_twins(noise)})"
+        return f"; rounding alone leaves {noise.variable} as it is (measured with {_twins(noise)})"
     at_most = "" if noise.largest_ratio > noise.factor else "at most "
     text = f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding"
     if noise.largest_ratio > noise.factor**2:  # nobody asks where the limit is
