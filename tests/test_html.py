@@ -229,8 +229,8 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     same = dataclasses.replace(differs, training=Training("identical", 0.0, None, 1))
     for judged in (differs, alike, same):
         assert sentences.unreported(judged, "scripts") == (
-            "To compare loss, val_loss too, add to my_loop at the end of each epoch, with the means over it: "
-            "import compare; compare.report(epoch=…, loss=…, val_loss=…)"
+            "To compare loss, val_loss too, in my_loop read the result() of Keras metrics at the end of each epoch, or "
+            "add there, with the means over it: import compare; compare.report(epoch=…, loss=…, val_loss=…)"
         )
         assert sentences.unreported(judged, "run") == (
             "To compare loss, val_loss too, add to my_loop: run.end_epoch(epoch, {…, 'loss': …, 'val_loss': …})"
@@ -242,8 +242,8 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     assert told.endswith("; losses and metrics were not compared, since the two report none in common")
     nothing = dataclasses.replace(same, reporting=Reporting(None, {}))
     assert sentences.unreported(nothing, "scripts") == (
-        "No loss or metric of either was seen. To compare some, add to both at the end of each epoch, with the means "
-        "over it: import compare; compare.report(epoch=…, loss=…)"
+        "No loss or metric of either was seen. To compare some, read the result() of Keras metrics at the end of each "
+        "epoch, or add there, with the means over it: import compare; compare.report(epoch=…, loss=…)"
     )
     second = dataclasses.replace(nothing, reference="my_fit model 2")
     assert sentences.sentence(second, "fit").endswith(

@@ -234,6 +234,29 @@ def test_a_loss_function_and_what_it_is_given_are_called_as_in_its_line(tmp_path
     assert "loss_object.call(y, predictions)" in advised(tmp_path, "sample-weights-dropped", two, 2, advice)[1]
 
 
+@pytest.mark.parametrize(("made", "advice", "right"), [
+    ("opt = Adam(0.01)", "tf.keras.optimizers.Adam(..., learning_rate=0.001)", "opt = Adam(0.001)"),
+    ("opt = keras.optimizers.Adam(learning_rate=0.01, beta_1=0.8)",
+     "tf.keras.optimizers.Adam(..., learning_rate=0.001, clipnorm=1.0)",
+     "opt = keras.optimizers.Adam(learning_rate=0.001, beta_1=0.8, clipnorm=1.0)"),
+    ("opt = Adam(\n    0.01,\n    clipnorm=1.0,\n)", "Adam(..., clipnorm=None)", "opt = Adam(0.01)"),
+    ("model.compile(Adam(0.1), 'mse')", "Adam(..., clipnorm=2.0)", "model.compile(Adam(0.1, clipnorm=2.0), 'mse')"),
+    ("opt = SGD(0.01)", "Adam(..., learning_rate=0.001)", "opt = Adam(..., learning_rate=0.001)"),
+    ("opt = made()", "Adam(..., learning_rate=0.001)", "optimizer = Adam(..., learning_rate=0.001)"),
+])  # fmt: skip
+def test_options_are_written_into_the_line_that_makes_the_optimizer(tmp_path, made, advice, right):
+    line, written = advised(tmp_path, "optimizer-differs", f"{made}\n", 1, f"optimizer = {advice}\nmore = 1")
+    assert (line, written) == (1, f"{right}\nmore = 1")
+
+
+def test_variables_are_those_of_the_line_that_applies_gradients(tmp_path):
+    text = "grads = tape.gradient(loss, net.weights)\nopt.apply_gradients(zip(grads, net.weights))\n"
+    advice = "optimizer.apply_gradients(zip(gradients, variables))"
+    assert advised(tmp_path, "optimizer-differs", text, 2, advice)[1] == (
+        "optimizer.apply_gradients(zip(grads, net.weights))"
+    )
+
+
 def test_what_a_class_keeps_is_called_as_it_is_kept(tmp_path):
     text = (
         "class Trainer:\n    def fit(self):\n        self.optimizer.learning_rate = self.schedule(1)\n\n"
@@ -280,6 +303,7 @@ def test_what_is_thrown_away_has_no_name():
         ("'val_accuracy': float(self.val_acc.result()),", "self.val_acc"),
         ("print(f'{acc.result():.3f}')", "acc"),
         ("print(acc.result(), loss.result())", ""),
+        ("train_acc.update_state(y, p)", "train_acc"),
     ],
 )
 def test_a_metric_that_is_not_reset_is_called_as_in_the_line_that_reads_it(line, metric):

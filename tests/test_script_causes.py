@@ -488,6 +488,14 @@ def test_several_losses_of_micro_batches_are_no_terms(monkeypatch: pytest.Monkey
         assert [each.kind for each in hints(Located(STEP, "loss"), both) if "term" in each.kind] == kinds
 
 
+def test_loss_functions_of_other_names_are_told() -> None:
+    right, other = (with_targets(each, kind, TRUE, LOGITS) for each, kind in (
+        (RIGHT, "binary_crossentropy"), (with_loss(OFF, 9.0), "mean_squared_error")))  # fmt: skip
+    found = hints(Located(STEP, "loss"), replace(sides(other), close_ups=(right, other)))
+    (seen,) = [each for each in found if each.kind == "other-loss"]
+    assert (seen.quantities["loss"], seen.quantities["right"]) == ("mean_squared_error", "binary_crossentropy")
+
+
 @pytest.mark.parametrize(("of_loss", "added", "told"), [(2.0, 0.75, True), (2.1, 0.75, False), (2.0, PENALTY, False)])
 def test_what_is_added_to_equal_losses_is_told(of_loss: float, added: float, told: bool) -> None:
     def given(close_up: CloseUp, value: float, more: float) -> CloseUp:
@@ -2054,7 +2062,7 @@ def test_the_rate_that_a_schedule_has_in_one_step_is_not_written_as_a_constant()
         return replace(trace, optimizers=[{**ADAM, "config": config, "begins": schedule}])
 
     moved = linear_step(rate=0.2)
-    for decay, remedy in ((0.5, "tf.keras.optimizers.Adam(schedule, ...)"), (0.9, "# with fit's options")):
+    for decay, remedy in ((0.5, "tf.keras.optimizers.Adam(schedule, ...)"), (0.9, "# and with fit's other options")):
         given = sides(moved)
         traces = trace(given.traces[0], decay_rate=0.9), trace(given.traces[1], decay_rate=decay)
         both = replace(given, traces=traces, close_ups=(RIGHT, moved))

@@ -139,6 +139,8 @@ SIDES = {"side": "loop", "other": "fit"}
     ("terms-summed", {**SIDES, "losses": ["1 (mse)", "2 (mae)"], "line": "loop.py:3: loss = a + b"},
      "the loss of loop is the plain sum of 1 (mse) and 2 (mae); fit has the same losses, but weights them, by "
      "loss_weights of compile, say (loop.py:3: loss = a + b)"),
+    ("other-loss", {**SIDES, "loss": "mse", "right": "mae", "line": "loop.py:3: loss = loss_fn(y, p)"},
+     "the loss function of loop is mse, that of fit is mae (loop.py:3: loss = loss_fn(y, p))"),
     ("added-to-loss", {**SIDES, "loss": "mse", "equal": 2.0, "value": 0.5, "right": 0.25, "line": None},
      "mse is 2 on both sides; what is added to it, such as a penalty on weights, is 0.5 in loop and 0.25 in fit"),
     ("term-differs", {**SIDES, "of": 2, "loss": "mse", "value": 2.0, "right": 1.0},

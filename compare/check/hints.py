@@ -226,6 +226,9 @@ def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
     """
     both, totals = sides.both(_terms), sides.losses
     names = [[name for name, _ in terms] for terms in both]
+    if len(names[0]) == len(names[1]) == 1 and names[0] != names[1]:
+        line = _line_of(sides.other, sides.step, LOSS)
+        yield Measurement.of("other-loss", loss=names[1][0], right=names[0][0], line=line)
     if totals is None or not names[0] or sorted(names[0]) != sorted(names[1]) or max(sides.parts) > 1:
         return
     pairs = list(zip(*(both if names[0] == names[1] else map(sorted, both)), strict=True))

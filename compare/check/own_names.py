@@ -52,6 +52,8 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
         if cause is not None and cause.made_in and not source.instead and "tf.nn." not in source.text:
             source = _nearer(source, cause.made_in, (_around(tree, source.line), tree), lines)
     remedy = (cause and cause.remedy_at(source.text)) or finding.remedy
+    with suppress(SyntaxError, ValueError, RecursionError):
+        remedy = _with_options(remedy, ast.parse("".join(lines)), source.line)
     returned, added = re.fullmatch(r"return (.+)", source.text), re.match(r"loss \+= (.+)", remedy)
     if returned and added and returned[1].count("(") == returned[1].count(")"):
         remedy = f"return {returned[1]} + {added[1]}"
@@ -111,6 +113,32 @@ def own_names(tree: ast.Module, line: int) -> dict[str, str]:
     inside = {ast.unparse(each) for each in ast.walk(scope) if isinstance(each, ast.Name | ast.Attribute)}
     found |= {name: f"self.{name}" for name in KEPT if f"self.{name}" in inside and found.get(name) not in inside}
     return found | _alone(_used(scope, found, line), scope)
+
+
+def _with_options(remedy: str, tree: ast.Module, line: int) -> str:
+    """The statement that makes an optimizer with the options of advice such as ``Adam(..., clipnorm=1.0)``."""
+    advised = re.match(r"optimizer = ([\w.]+)(\(\.\.\., .+\))$", remedy, re.MULTILINE)
+    statements = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.stmt) and not hasattr(each, "body") and each.lineno <= line <= (each.end_lineno or 0)
+    ]
+    if advised is None or len(statements) != 1:
+        return remedy
+    name, wanted = advised[1].rpartition(".")[2], ast.parse(f"made{advised[2]}", mode="eval").body
+    calls = [each for each in ast.walk(statements[0]) if isinstance(each, ast.Call)]
+    made = [each for each in calls if ast.unparse(each.func).rpartition(".")[2] == name]
+    if len(made) != 1 or not isinstance(wanted, ast.Call):
+        return remedy
+    given = {each.arg: each for each in made[0].keywords}
+    for option in wanted.keywords:
+        if option.arg == "learning_rate" and made[0].args:
+            made[0].args[0] = option.value
+        else:
+            given[option.arg] = option
+    none = {each.arg for each in wanted.keywords if ast.unparse(each.value) == "None"}
+    made[0].keywords = [each for name, each in given.items() if name not in none]
+    return remedy.replace(advised[0], ast.unparse(statements[0]))
 
 
 def _of_loss_call(tree: ast.Module, line: int) -> dict[str, str]:
@@ -173,6 +201,8 @@ def _used(scope: ast.AST, known: Mapping[str, str], line: int) -> Named:
                 yield "gradients", own
             case ast.Call(func=ast.Attribute(attr="gradient"), args=[own, *_]):
                 yield from _if_named("loss", own)
+            case ast.Call(func=ast.Name(id="zip"), args=[_, own]):
+                yield "variables", own
             case ast.Call(func=called, args=[own, *_]) if not later and ast.unparse(called) == known.get("model"):
                 yield from _if_named("x", own)
             case ast.Call(func=called, args=[y, predictions]) if not later:

@@ -313,6 +313,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "terms-summed": "the loss of {side} is the plain sum of {losses:and}; {other} has the same losses, but weights "
     "them, by loss_weights of compile, say",
     "term-differs": "of {of} losses in the step, {loss} alone differs: {value:.6g} in {side}, {right:.6g} in {other}",
+    "other-loss": "the loss function of {side} is {loss}, that of {other} is {right}",
     "added-to-loss": "{loss} is {equal:.6g} on both sides; what is added to it, such as a penalty on weights, is "
     "{value:.6g} in {side} and {right:.6g} in {other}",
     "layers-alone": "only {side} calls {classes:some} as a layer in this step",

@@ -32,15 +32,17 @@ class Used:
         words: those of ``RUN``, ``SCRIPT``, ``FIT``, ``OWN_STEP``, ``ALONE``, ``ON_BATCHES``, ``AVERAGES``, ``DIVIDED``
             and ``SETS_RATE`` that hold.
         optimizer: the class of the other side's optimizer, as code names it.
+        options: what gives it its learning rate, in code.
     """
 
     words: frozenset[str]
     optimizer: str = "tf.keras.optimizers.Adam"
+    options: str = "..."
 
     @classmethod
-    def of(cls, words: Mapping[str, bool], optimizer: str = "tf.keras.optimizers.Adam") -> Used:
+    def of(cls, words: Mapping[str, bool], optimizer: str = "tf.keras.optimizers.Adam", options: str = "...") -> Used:
         """What is used, from whether each word holds."""
-        return cls(frozenset(word for word, holds in words.items() if holds), optimizer)
+        return cls(frozenset(word for word, holds in words.items() if holds), optimizer, options)
 
     def seeing(self, divided: Collection[str]) -> Used:
         """The same, with what was seen of the parts, training and validation, whose loss Keras divides."""
@@ -69,7 +71,10 @@ def used_by(other: Trace, right: Trace, step: int = 1) -> Used:
         AVERAGES: bool(right.config.get("use_ema")),
         SETS_RATE: any("LearningRate" in name for name in right.fit.get("callbacks", ())),
     }
-    return Used.of(words, class_of(right.optimizer_at(step) or {"class": "Adam"}))
+    optimizer = right.optimizer_at(step) or {"class": "Adam"}
+    rate = optimizer.get("config", {}).get("learning_rate")
+    options = f"learning_rate={rate:.6g}" if isinstance(rate, float) else "schedule" if rate else "..."
+    return Used.of(words, class_of(optimizer), options)
 
 
 def class_of(optimizer: Mapping[str, Any]) -> str:

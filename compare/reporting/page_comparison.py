@@ -132,7 +132,10 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
         compared = [name + renamed.get(name, "") for name in metrics if name not in alone]
         basis.append(("Numbers", f"{', '.join(compared)}: equal in every epoch, bit for bit."))
     elif metrics:
-        gaps = [f"{name} {m.max_gap:.2g}" + " (rounding)" * m.only_rounding for name, m in metrics.items() if m.max_gap]
+        gaps, small = (
+            [f"{name} {m.max_gap:.2g}" for name, m in metrics.items() if m.max_gap and m.only_rounding is rounding]
+            for rounding in (False, True)
+        )
         weights_differ = entry.training.verdict == "different"
         explained = "; the different weights explain them" if weights_differ else "; no more than rounding"
         judged = {
@@ -141,9 +144,10 @@ def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
             "alike": explained,
             "identical": explained,
         }
-        if gaps:
-            text = f"Largest differences: {', '.join(gaps)}{judged.get(reporting.verdict or '', '')}."
-            basis.append(("Numbers", text))
+        if gaps or small:
+            text = f"Largest differences: {', '.join(gaps or small)}{judged.get(reporting.verdict or '', '')}."
+            rest = f" By no more than rounding differ {', '.join(small)}." if gaps and small else ""
+            basis.append(("Numbers", text + rest))
     for who in dict.fromkeys(alone.values()):
         names = ", ".join(name for name, lacking in alone.items() if lacking == who)
         how = "was not seen to report" if scope == "scripts" else "does not report"

@@ -205,16 +205,19 @@ def unreported(comparison: Comparison, scope: str) -> str:
     missing, candidate = _left_out(comparison, comparison.candidate), comparison.candidate
     missing = [name for name in missing if name != "learning_rate"]  # which fit's callback reports; weights say more
     if scope == "scripts":
-        how = "at the end of each epoch, with the means over it: import compare; compare.report(epoch=…, {})"
+        how = (
+            "read the result() of Keras metrics at the end of each epoch, or add there, with the means over it: "
+            "import compare; compare.report(epoch=…, {})"
+        )
         compared = comparison.training.steps_compared and not _of_another_training(comparison)
         if compared and not comparison.reporting.metrics and not comparison.failure:
-            return f"No loss or metric of either was seen. To compare some, add to both {how.format('loss=…')}"
-        call = f" {how.format(', '.join(f'{name}=…' for name in missing))}"
+            return f"No loss or metric of either was seen. To compare some, {how.format('loss=…')}"
+        call = f"in {candidate} {how.format(', '.join(f'{name}=…' for name in missing))}"
     else:
-        call = f": run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})"
+        call = f"add to {candidate}: run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})"
     if not missing or scope == "logs":
         return ""
-    return f"To compare {', '.join(missing)} too, add to {candidate}{call}"
+    return f"To compare {', '.join(missing)} too, {call}"
 
 
 def stops(verdict: Verdict) -> list[str]:
@@ -456,7 +459,7 @@ def _noise(training: Training) -> str:
     if noise is None:
         return ""
     if noise.largest_ratio is None:
-        return f"; rounding alone leaves {noise.variable} as it is (measured with {_twins(noise)})"
+        return f"; rounding does not explain it (measured with {_twins(noise)})"
     at_most = "" if noise.largest_ratio > noise.factor else "at most "
     text = f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding"
     if noise.largest_ratio > noise.factor**2:  # nobody asks where the limit is

@@ -96,7 +96,7 @@ class Cause:
         wrong: the mistake, in code.
         remedy: what to write instead, in code.
         remedies: other remedies, each by the words of ``Used`` that must all hold; the first such one counts.
-            "{optimizer}" in them is the class of the other side's optimizer.
+            "{optimizer}" in them is the class of the other side's optimizer, "{options}" its learning rate.
         rewrites: by a pattern of a whole line that makes the mistake, what to write in its place.
         by_hand: by a pattern of the whole line where it is seen, the remedy in the names of that line.
         made_in: a pattern of the statement that makes the mistake, if the function where it is seen, or else the file,
@@ -146,7 +146,7 @@ class Cause:
     def remedy_for(self, used: Used) -> str:
         """What to write instead, in code that uses this."""
         texts = (text for words, text in self.remedies.items() if used.words.issuperset(words.split()))
-        return next(texts, self.remedy).replace("{optimizer}", used.optimizer)
+        return next(texts, self.remedy).replace("{optimizer}", used.optimizer).replace("{options}", used.options)
 
     def instead_of(self, line: str) -> str:
         """The line to write in place of one that makes this mistake; empty if it is written in no known way."""

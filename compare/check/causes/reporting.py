@@ -255,7 +255,10 @@ CAUSES = (
             ON_BATCHES: MEAN_OF_CALLS,
             SCRIPT: "metric.reset_state()  # each metric: after every epoch, and before validation",
         },
-        by_hand={_ONE_RESULT: r"\1.reset_state()  # after every epoch, and before validation"},
+        by_hand=dict.fromkeys(
+            (_ONE_RESULT, r"([\w.]+)\.update_state\(.*"),
+            r"\1.reset_state()  # after every epoch, and before validation",
+        ),
         formula=_not_reset,
     ),
     ReportingCause(
