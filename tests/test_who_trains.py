@@ -95,6 +95,7 @@ SEEN_THERE = {
     "atexit": "atexit.register(train)",
     "harmless": "in_thread(print)\nif os.fork() == 0:\n    os._exit(0)\ntrain()\nsys.stdout.close()",
     "child that fails": "child = os.fork()\nif not child:\n    raise ValueError\nos.waitpid(child, 0)\ntrain()",
+    "forks at its end": "train()\nchild = os.fork()\nif not child:\n    sys.exit(0)\nos.waitpid(child, 0)",
     "replicas": "for _ in range(3):\n    within(tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']))",
 }
 
@@ -124,7 +125,9 @@ def test_all_who_train_are_seen_or_it_is_said_that_they_are_not(tmp_path: Path) 
     for name in SEEN_THERE:
         run = runs[name]
         assert (run.status, unseen(run)) == (0, ""), (name, run.log.read_text())
-        assert sum(trace.last for trace in read_traces(run.folder) if not trace.state) == 3, name
+        traces = [trace for trace in read_traces(run.folder) if not trace.state]
+        assert sum(trace.last for trace in traces) == 3, name
+        assert all(len(set(trace.steps["step"])) == len(trace.steps) for trace in traces), (name, "each step once")
     assert read_json(runs["uncounted"].folder / UNTRAINED) == {
         "models": [],
         "optimizers": ["Uncounted"],

@@ -130,6 +130,7 @@ def _leave_alone(writer: TraceWriter) -> None:
         return original(*args, **options)
 
     undo()
+    writer.leave()
     for owner, name in ((keras.Model, "fit"), (tf.GradientTape, "__enter__"), *APPLICATIONS):
         patch(owner, name, unseen)
 
@@ -147,7 +148,8 @@ def _run_to_its_end(settings: Settings, writer: TraceWriter) -> BaseException | 
         writer.close()  # what comes now may have no end
     else:
         writer.flush()
-        (Path(settings.folder) / OVER).touch()
+        if not writer.left:
+            (Path(settings.folder) / OVER).touch()
     with suppress(KeyboardInterrupt) if raised is None else nullcontext():  # by which the command ends a thread
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

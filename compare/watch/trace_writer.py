@@ -38,7 +38,13 @@ class TraceWriter:
         self.shuffles: list[bool] = []
         self.drawn: dict[str, list[str]] = {}
         self.measured: list[Measured] = []
-        self.averages = self.whole = False
+        self.averages = self.whole = self.left = False
+
+    def leave(self) -> None:
+        """Writes nothing more, in a process that the script has forked: its own process writes what it has."""
+        self.left = True
+        self._rows.clear()
+        self._trainings.clear()
 
     def content(self, number: int) -> dict[str, Any]:
         """What is known of a training so far, by the names that ``Trace`` has for it."""
