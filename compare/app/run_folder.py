@@ -48,6 +48,8 @@ def claimed(options: Request) -> Iterator[Path]:
             raise
         remedy = "let this user write there" if isinstance(error, PermissionError) else "remove it"
         remedy += ", or choose another --name"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "make room, or give another folder as --reports"
         if error.errno == errno.EROFS:
             remedy = "copy the run to a folder that can be written, and give that as --reports"
         raise RequestError(f"{shown_path(folder / '.lock')} cannot be locked ({error.strerror}); {remedy}") from None

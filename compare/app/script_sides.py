@@ -125,14 +125,14 @@ def as_python(script: str, path: Path) -> str:
         from nbconvert.filters import ipython2python  # noqa: PLC0415 (an extra)
     except ImportError:
         raise RequestError(
-            f"--scripts {script}: notebooks need nbconvert; install it with: pip install 'fit-vs-loop[notebooks]'"
+            f"{script}: notebooks need nbconvert; install it with: pip install 'fit-vs-loop[notebooks]'"
         ) from None
     try:
         cells = json.loads(Path(script).read_text(encoding="utf-8"))["cells"]
         codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        raise RequestError(f"--scripts {script}: this is not a notebook that nbconvert can read ({text})") from None
+        raise RequestError(f"{script}: this is not a notebook that can be read ({text})") from None
     # Without the magics that run a cell's code and measure it, or hide its output; its lines stay where they are.
     timed = [_LINE_MAGIC.sub(r"\1", _CELL_MAGIC.sub("# timed:", code)) for code in codes]
     lines = [ipython2python(code) for code in timed]  # type: ignore[no-untyped-call]
