@@ -783,15 +783,21 @@ def test_a_misspelt_attribute_is_said_before_tensorflow_is_imported(
         options.refuse_missing_files()
 
 
-def test_a_run_on_a_file_system_that_is_read_only_is_to_be_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EROFS, "copy the run to a folder that can be written"),
+        (errno.ENOSPC, "make room, or give another folder"),
+    ],
+)
+def test_a_run_on_a_file_system_that_cannot_be_written_is_told_what_to_do(
+    number: int, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def acquire(lock: FileLock) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", lock.lock_file)
+        raise OSError(number, "no", lock.lock_file)
 
     monkeypatch.setattr(FileLock, "acquire", acquire)
-    advice = r"\(Read-only file system\); copy the run to a folder that can be written"
-    with pytest.raises(RequestError, match=advice), claimed(request(name="begun", reports=tmp_path)):
+    with pytest.raises(RequestError, match=rf"\(no\); {advice}"), claimed(request(name="begun", reports=tmp_path)):
         pass
 
 

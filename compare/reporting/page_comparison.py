@@ -56,6 +56,8 @@ def _before(first: Difference | None, *, alone: bool = False) -> str:
     if not first or not first.step:
         return ""
     equal = first.equal_before
+    if equal and (first.epoch, first.step) == (1, 1):
+        return "Both start from equal weights."
     if alone and not equal:
         return "Before that, all weights are finite on both sides, but not equal, bit for bit."
     return f"Before that, {'all weights are equal, bit for bit' if equal else 'the weights differ by rounding only'}."
