@@ -249,6 +249,19 @@ def test_options_are_written_into_the_line_that_makes_the_optimizer(tmp_path, ma
     assert (line, written) == (1, f"{right}\nmore = 1")
 
 
+def test_what_a_line_calls_a_thing_stays_in_advice_that_is_made_of_it(tmp_path):
+    made = "model.compile(Adam(0.1), 'mse')"
+    text = f"{made}\nwith tf.GradientTape() as tape:\n    loss = fn(y, p) / 32\n    total = loss + 1\n"
+    text += "grads = tape.gradient(total, net.trainable_variables)\n"
+    assert advised(tmp_path, "optimizer-differs", text, 1, "optimizer = Adam(..., clipnorm=2.0)")[1] == (
+        "model.compile(Adam(0.1, clipnorm=2.0), 'mse')"
+    )
+    line, divided = advised(tmp_path, "loss-constant-denominator", text, 3)
+    assert (line, divided.partition(" / ")[0]) == (3, "loss = fn(y, p)")
+    summed = "loss = loss_fn(labels, p)\nall_of_it += loss\nloss_fn = keras.losses.MeanSquaredError()\n"
+    assert advised(tmp_path, "loss-averaged-over-batches", summed, 2)[1].startswith("all_of_it += loss * len(labels)")
+
+
 def test_variables_are_those_of_the_line_that_applies_gradients(tmp_path):
     text = "grads = tape.gradient(loss, net.weights)\nopt.apply_gradients(zip(grads, net.weights))\n"
     advice = "optimizer.apply_gradients(zip(gradients, variables))"

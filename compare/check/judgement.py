@@ -95,12 +95,13 @@ class Judgement:
         Returns:
             Whether it is explained.
         """
-        named = [each for each in explanations[0].causes if not each[1].harmless] if len(explanations) == 1 else []
-        if explanations and len(explanations) == 1 and not named:
+        alone = explanations[0].causes if len(explanations) == 1 else ()
+        named = [(cause, variant) for cause, variant in alone if not variant.harmless]
+        if alone and not named:
             return True
         self.mark_wrong(certain=bool(explanations))
         of = {"explains": what, "metric": metric} if metric else {"explains": what, "places": places}
-        if len(explanations) == 1:
+        if named:
             for cause, variant in named:
                 fit = {"residual": explanations[0].residual, "otherwise": right}
                 known = self.causes.setdefault(cause.id, variant.evidence.but(**of, **fit)).quantities

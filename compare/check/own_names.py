@@ -42,6 +42,7 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     if source is None:
         return finding
     names, cause, lines = dict[str, str](), CATALOGUE.get(finding.id), linecache.getlines(source.file)
+    tree = ast.Module([], [])
     with suppress(SyntaxError, ValueError, RecursionError):
         tree = ast.parse("".join(lines))
         names = own_names(tree, source.line)
@@ -51,14 +52,15 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
         # Functions of tf.nn have no object that is made elsewhere.
         if cause is not None and cause.made_in and not source.instead and "tf.nn." not in source.text:
             source = _nearer(source, cause.made_in, (_around(tree, source.line), tree), lines)
-    remedy = (cause and cause.remedy_at(source.text)) or finding.remedy
-    with suppress(SyntaxError, ValueError, RecursionError):
-        remedy = _with_options(remedy, ast.parse("".join(lines)), source.line)
+    of_line = cause.remedy_at(source.text) if cause is not None else ""
+    remedy, kept = of_line or finding.remedy, set(re.findall(r"\w+", source.text)) if of_line else set[str]()
     returned, added = re.fullmatch(r"return (.+)", source.text), re.match(r"loss \+= (.+)", remedy)
     if returned and added and returned[1].count("(") == returned[1].count(")"):
         remedy = f"return {returned[1]} + {added[1]}"
-    known = {name: own for name, own in names.items() if cause is None or name not in cause.unnamed}
-    return replace(finding, source=source, remedy=in_own_names(remedy, known))
+    kept.update(cause.unnamed if cause is not None else ())
+    known = {name: own for name, own in names.items() if name not in kept}
+    remedy = in_own_names(remedy, known)
+    return replace(finding, source=source, remedy=_with_options(remedy, tree, source.line))
 
 
 def _functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -117,7 +119,7 @@ def own_names(tree: ast.Module, line: int) -> dict[str, str]:
 
 def _with_options(remedy: str, tree: ast.Module, line: int) -> str:
     """The statement that makes an optimizer with the options of advice such as ``Adam(..., clipnorm=1.0)``."""
-    advised = re.match(r"optimizer = ([\w.]+)(\(\.\.\., .+\))$", remedy, re.MULTILINE)
+    advised = re.match(r"[\w.]+ = ([\w.]+)(\(\.\.\., .+\))$", remedy, re.MULTILINE)
     statements = [
         each
         for each in ast.walk(tree)

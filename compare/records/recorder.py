@@ -59,6 +59,8 @@ class Recorder:
         if sidecar.exists():
             self._sidecar = replace(reader.read_sidecar(sidecar).up_to(place), run=self._sidecar.run)
             self._write_sidecar()  # fingerprints in later blocks of the file do not count any more
+            if blocks := self._sidecar.blocks:
+                append_to_file(reader.steps_path(self._stem), b"", after=sum(block.size for block in blocks))
         for path in self._stem.parent.glob(f"{glob.escape(self._stem.name)}-epoch*.npz"):
             if int(path.stem.rpartition("epoch")[2]) > epoch:
                 path.unlink()  # after the file that counts on them
@@ -69,8 +71,6 @@ class Recorder:
 
     def end(self, end: End) -> None:
         self._append()
-        if blocks := self._sidecar.blocks:  # of a training that ends where it is resumed, later ones may follow
-            append_to_file(reader.steps_path(self._stem), b"", after=sum(block.size for block in blocks))
         self._write_sidecar(end=end)
 
     def __call__(self, record: AnyRecord) -> None:
