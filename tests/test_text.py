@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,16 @@ def test_a_number_that_a_cause_is_named_for_is_no_rounding() -> None:
     numbers = Reporting("different", {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)}, ("loss",))
     settled = Comparison("loop", ALIKE, numbers, causes=(cause,)).settled()
     assert not any(gap.only_rounding for gap in settled.reporting.metrics.values())
+
+
+@pytest.mark.parametrize("measurements", [(), ({"kind": "as-trained", "metric": "mae", "loss": False},)])
+def test_beside_a_named_number_those_within_the_noise_of_alike_weights_are_rounding(measurements: Any) -> None:
+    cause = Finding("loss-averaged-over-batches", "", "loop", "", "", {"metric": "loss"})
+    numbers = Reporting("different", {"loss": MetricGap(0.5, 1), "mae": MetricGap(1e-8, 2)})
+    settled = Comparison("loop", ALIKE, numbers, causes=(cause,), measurements=measurements).settled()
+    assert [name for name, gap in settled.reporting.metrics.items() if gap.only_rounding] == ["mae"] * (
+        not measurements
+    )
 
 
 def test_numbers_that_could_not_be_judged_come_with_what_to_look_at() -> None:

@@ -36,7 +36,7 @@ from compare.watch.reported_logs import line_of
 from compare.watch.seen import CloseUp
 
 BEYOND_TWINS = 3
-"""How much farther than all noise twins a reported loss has to be for the losses of all steps to be looked at."""
+"""How much farther than all noise twins an accuracy has to be for the steps to be looked at."""
 
 
 def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> dict[str, Comparison]:
@@ -53,7 +53,7 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
     if pair.exactly.training.verdict == DIFFERENT:
         both: Sequence[CloseUp | None] = (None, None)
         if lost := _other_losses(session, pair):
-            tell(session.console, "The weights are alike, but the numbers are not. Looking at the loss of every step …")
+            tell(session.console, "The weights are alike. Holding the numbers against the loss of every step …")
             both = seen_losses(session, model, (0, 1))
         causes = [*_with_lines(name_reporting(pair.reference, pair.candidate, used=used), model, 1), *of_reference]
         known = {cause.id for cause in causes}
@@ -70,9 +70,7 @@ def explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> di
     others = [*of_reference, *_in_training_mode(pair, model, used), *_of_last_batches(pair, model)]
     reporting = pair.exactly.reporting
     different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
-    reported = reported_by_both(pair.reference, pair.candidate)
-    # A sum over many batches may round as much, but another mean of them is not hidden by that.
-    near = {name for _, name, a, b in reported if name.removeprefix("val_") == "loss" and not same(a, b)}
+    near = _losses_apart(pair)  # a sum over many batches may round as much, but does not hide another mean of them
     metrics = other_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
     causes = name_reporting(pair.reference, pair.candidate, used=used, metrics=metrics)
     unexplained = (different | near).difference(*(cause.metrics for cause in (*causes, *others)))
@@ -106,10 +104,20 @@ def _of_numbers(pair: Pair, causes: Sequence[Finding], evidence: Sequence[Measur
     return {found.candidate: found}
 
 
+def _losses_apart(pair: Pair) -> set[str]:
+    """The losses that differ by more than sums in another order do."""
+    reported = reported_by_both(pair.reference, pair.candidate)
+    return {name for _, name, a, b in reported if name.removeprefix("val_") == "loss" and not same(a, b)}
+
+
 def _other_losses(session: ScriptsSession, pair: Pair) -> list[str]:
-    """The losses and accuracies that the candidate reports otherwise than the reference and all of its noise twins."""
-    unexplained = pair.exactly.reporting.unexplained
-    differing = [name for name in unexplained if name in ("loss", "val_loss") or is_training_accuracy(name)]
+    """The losses that differ, and the accuracies that differ from the reference's and those of all noise twins.
+
+    Rounding may move a loss as much as another mean of it does; only the losses of its own side's steps tell the two
+    apart.
+    """
+    unexplained, losses = pair.exactly.reporting.unexplained, _losses_apart(pair)
+    differing = [name for name in unexplained if is_training_accuracy(name)]
     twins = read_records(session.folder / "twins" / pair.exactly.twins) if differing else []
 
     def gap(record: Record, wanted: str) -> float:
@@ -117,7 +125,9 @@ def _other_losses(session: ScriptsSession, pair: Pair) -> list[str]:
         return max((abs(a - b) for _, name, a, b in both if name == wanted), default=0.0)
 
     of_twins = {name: max((gap(twin, name) for twin in twins), default=math.inf) for name in differing}
-    return [name for name, most in of_twins.items() if gap(pair.candidate, name) > BEYOND_TWINS * most]
+    return [name for name in unexplained if name in losses] + [
+        name for name, most in of_twins.items() if gap(pair.candidate, name) > BEYOND_TWINS * most
+    ]
 
 
 def own_numbers(pair: Pair, model: ModelPair, seen: Sequence[CloseUp | None]) -> list[Finding]:

@@ -281,9 +281,8 @@ class Checker:
         )
         if wrong:
             reporting = told_from_rounding(reporting, *records)
-        reporting = replace(reporting, verdict=DIFFERENT if wrong else ALIKE)
-        if not wrong and distant:
-            reporting = replace(reporting, verdict=None, unexplained=tuple(sorted(distant)))
+        verdict = DIFFERENT if wrong else None if distant else ALIKE
+        reporting = replace(reporting, verdict=verdict, unexplained=tuple(sorted(distant)))
         return replace(
             report,
             comparison=replace(comparison, reporting=reporting),

@@ -278,8 +278,9 @@ class Comparison:
     def settled(self) -> Comparison:
         """The comparison as it is written: what the verdict on its numbers means for each of them is said there."""
         metrics, unexplained = self.reporting.metrics, self.reporting.unexplained
-        if self.reported == INCONCLUSIVE or (self.training.verdict == ALIKE and unexplained):
+        if self.reported == INCONCLUSIVE or (self.training.verdict == ALIKE and (unexplained or self.causes)):
             named = {*unexplained, *(name for cause in self.causes for name in cause.metrics)}
+            named |= {each["metric"] for each in self.measurements if "metric" in each}
             metrics = {
                 name: replace(gap, only_rounding=gap.only_rounding or bool(gap.max_gap and name not in named))
                 for name, gap in metrics.items()
