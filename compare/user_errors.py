@@ -67,6 +67,8 @@ def essence(error: BaseException) -> tuple[str, str]:
     if len(text) > LONGEST_READ:  # the text of a large tensor, say
         text = f"{text[: LONGEST_READ // 2]} … {text[-LONGEST_READ // 2 :]}"
     kind, text = type(error).__name__, re.sub(r"\x1b\[[0-9;]*m", "", text)
+    if kind == "StagingError" and (raised := re.search(r"^\s*([A-Z]\w+): ", text, re.MULTILINE)):
+        kind = raised[1]  # what AutoGraph raises in place of an error that takes other arguments
     # Cut off the arguments of a layer's call, the names of nodes, and advice for which there is better.
     text = re.split(
         r"\s+(?:Arguments|Call arguments) received by |\s+\[\[\{\{node |\s+\[Op:|\s+When using `tf\.keras`, to ", text

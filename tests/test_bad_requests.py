@@ -218,6 +218,11 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
         "damaged, it is not a JSON object; run again",
     ),
     ([*OLD, "--resume"], run_json(seed=5), "the run began with --seed 5"),
+    (
+        [*OLD, "--train-examples", "9", "--resume"],
+        run_json(),
+        "the run began without --train-examples, this request has 9",
+    ),
     ([*OLD, "--resume"], run_json(trainers=["fit", "tutorial"]), "the run began with --trainers"),
     (
         AGAINST_OLD,

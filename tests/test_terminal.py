@@ -476,6 +476,15 @@ def test_of_an_error_about_a_shape_the_numbers_are_left_out() -> None:
     assert told == f"ValueError: Invalid input shape for input [[…]]. {end}"
 
 
+def test_what_autograph_raises_in_place_of_an_error_is_told_as_that_error() -> None:
+    class StagingError(Exception):
+        pass
+
+    text = 'in user code:\n\n    File "a.py", line 3, in step  *\n        check(x)\n\n    RequestError: give a mean\n'
+    assert describe(StagingError(text)).startswith("give a mean")
+    assert describe(StagingError(text.replace("RequestError", "MyError"))).startswith("MyError: give a mean")
+
+
 @pytest.mark.parametrize(("others", "advice"), [([], ""), (["more"], ", or compare without it")])
 def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[str], advice: str) -> None:
     run, out = RunJson(folder=tmp_path, trainers=["fit", "mine", *others]), io.StringIO()

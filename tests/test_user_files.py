@@ -113,7 +113,19 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
             "build_loss=build_loss,",
             "build_loss=build_loss, build_callbacks=lambda: [tf.keras.callbacks.EarlyStopping],",
             "build_callbacks=",
-            "returned list: it must return a list of tf.keras.callbacks.Callback objects",
+            "returned a list of the class EarlyStopping: it must return a list of tf.keras.callbacks.Callback objects",
+        ),
+        (
+            "build_loss=build_loss,",
+            "build_loss=build_loss, build_callbacks=lambda: [1, 'x'],",
+            "build_callbacks=",
+            "returned a list of int, str: it must return a list of tf.keras.callbacks.Callback objects",
+        ),
+        (
+            "from_logits=True)",
+            "from_logits=True, reduction='none')",
+            "def build_loss",
+            "trainer loop does not support reduction='none' of SparseCategoricalCrossentropy",
         ),
         (
             "return tf.keras.losses.Sparse",

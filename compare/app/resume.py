@@ -70,6 +70,12 @@ def shown_place(place: Place) -> str:
     return f"epoch {epoch}" if step == EPOCH_END else f"step {step:,} of epoch {epoch}"
 
 
+def _given(name: str, value: Any, *, bare: bool = False) -> str:
+    if value is None or value == []:
+        return "none" if bare else f"without {flag(name)}"
+    return ("" if bare else f"with {flag(name)} ") + json.dumps(value)
+
+
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str = "--resume") -> None:
     """Refuse to resume a run whose request, code, data or versions have changed.
 
@@ -85,8 +91,8 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
         # An option that is not recorded did not exist when the run began.
         if name in recorded and not _same(recorded[name], requested[name], is_path=name in paths):
             raise RequestError(
-                f"{who}: the run began with {flag(name)} {json.dumps(recorded[name])}, this request has "
-                f"{json.dumps(requested[name])}: give the original options, or start another run"
+                f"{who}: the run began {_given(name, recorded[name])}, this request has "
+                f"{_given(name, requested[name], bare=True)}: give the original options, or start another run"
             )
     for part in SAME:
         earlier, later = before.get(part) or {}, now.get(part) or {}

@@ -10,9 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import distributed
+from compare.engine.insides_tensorflow import called_as_it_is
 from compare.engine.keras_generation import step_counter
 from compare.errors import RequestError
 from compare.experiment import Experiment
+from compare.naming import some
 from compare.patching import patch, undone
 from compare.user_errors import blaming, place_of
 
@@ -51,7 +53,9 @@ def built(experiment: Experiment, part: str) -> Any:
         value = function()
     expected, is_valid = KINDS.get(part, ("", lambda value: True))
     if not is_valid(value):
-        what = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        parts = value if isinstance(value, list | tuple) and value else [value]
+        kinds = [f"the class {each.__name__}" if isinstance(each, type) else type(each).__name__ for each in parts]
+        what = kinds[0] if parts[0] is value else f"a {type(value).__name__} of {some(list(dict.fromkeys(kinds)))}"
         raise RequestError(f"{part} ({place_of(function)}) returned {what}: it must return {expected}")
     return value
 
@@ -115,6 +119,19 @@ def give_inputs(model: tf.keras.Model, spec: Any) -> None:
     """Builds a deferred model with symbolic inputs."""
     if not (model.built and model.weights):
         model(tf.nest.map_structure(lambda each: tf.keras.Input(each.shape[1:], dtype=each.dtype), spec))
+
+
+@called_as_it_is
+def reduction(loss: tf.keras.losses.Loss, made_by: str = "") -> str:
+    """Returns the reduction of a loss over the examples: "mean" or "sum"; ``made_by`` is for the error."""
+    if loss.reduction in ("sum_over_batch_size", "mean", "auto"):
+        return "mean"
+    if loss.reduction == "sum":
+        return "sum"
+    raise RequestError(
+        f"trainer loop does not support reduction={loss.reduction!r} of {type(loss).__name__}{made_by}: use "
+        'reduction="sum", or leave it out for the mean'
+    )
 
 
 def refuse_own_steps(model: tf.keras.Model, experiment: Experiment, trainer: str = "train-step") -> None:

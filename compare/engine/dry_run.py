@@ -63,6 +63,9 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> TriedOut:
         }
         settings = without_long({"model": layers_of(model), **made})
         tried = TriedOut(settings, [tuple(each.shape) for each in variables])
+        for each in tf.nest.flatten(loss) if "loop" in trainers else ():
+            if each is not None:
+                building.reduction(each, f" (build_loss, {place_of(experiment.build_loss)})")
         if "train-step" in trainers:
             building.refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss

@@ -25,7 +25,7 @@ from typing import Any
 import tensorflow as tf
 
 from compare.engine import strategies
-from compare.engine.building import scalars
+from compare.engine.building import reduction, scalars
 from compare.engine.run import Run
 from compare.trainers import losses
 from compare.trainers.callbacks import Callbacks
@@ -191,7 +191,7 @@ class CustomLoop:
 
     def _output_loss(self, loss: Any, y: tf.Tensor, predictions: tf.Tensor, sample_weight: Any) -> tf.Tensor:
         """Computes the loss of one output on this replica, a scalar."""
-        is_sum = losses.reduction(loss) == "sum"
+        is_sum = reduction(loss) == "sum"
         mask = losses.mask_of(predictions, getattr(loss, "dtype", predictions.dtype))
         if mask is not None:
             # Padding must not count, but Loss.call ignores masks. The unmasked positions are weighted up, so that the

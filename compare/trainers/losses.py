@@ -74,15 +74,3 @@ def per_example(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor
     elif sample_weight.shape.rank == values.shape.rank - 1:  # one loss per time step, for example
         sample_weight = sample_weight[..., tf.newaxis]
     return values * sample_weight
-
-
-@called_as_it_is
-def reduction(loss: tf.keras.losses.Loss) -> str:
-    """Returns the reduction of a loss over the examples: "mean" or "sum"."""
-    if loss.reduction in ("sum_over_batch_size", "mean", "auto"):
-        return "mean"
-    if loss.reduction == "sum":
-        return "sum"
-    raise RequestError(
-        f"the custom loop does not support the loss reduction {loss.reduction!r}; use a mean or sum over the examples"
-    )
