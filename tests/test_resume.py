@@ -371,6 +371,16 @@ def test_damaged_last_lines_of_files_are_removed(experiment, begun, tmp_path, ca
     assert left_by(tmp_path / "run") == begun
 
 
+def test_a_trainer_whose_rows_are_gone_starts_again_and_the_output_says_so(experiment, begun, tmp_path, capsys):
+    path = tmp_path / "run" / "metrics.csv"
+    rows = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(row for row in rows if not row.startswith("interrupted,")))
+    resumed(experiment, tmp_path, quiet=False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "interrupted starts again: metrics.csv and records lack the steps of its checkpoints" in told
+    assert left_by(tmp_path / "run") == begun
+
+
 def halved(epoch, rate):
     return rate / 2 if epoch else rate
 

@@ -46,9 +46,9 @@ def resume_points(session: Session, job: Job, checkpoints: Sequence[Path]) -> It
     recorded = kept(*of_job)[0] if resume else 0
     # Never after the last epoch: what a trainer does when training ends would be left out.
     end = in_time((min(recorded + 1, session.options.epochs), EPOCH_END))
-    places = [place for place in saved(checkpoints[0]) if in_time(place) < end] if resume else []
-    places = [place for place in places if hashes_at(*of_job, place) is not None]
-    begun = places or recorded
+    there = saved(checkpoints[0]) if resume else []
+    places = [place for place in there if in_time(place) < end and hashes_at(*of_job, place) is not None]
+    begun = there or recorded
     reason = why_not_resumable(session.task) if begun else ""
     for place in places if not reason else []:
         paths = [path_of(folder, place) for folder in checkpoints]
@@ -60,7 +60,8 @@ def resume_points(session: Session, job: Job, checkpoints: Sequence[Path]) -> It
         tell(session.console, f"{job.shown}  continues after {shown_place(place)}")
         yield place
     if begun:
-        why = reason or "there is no checkpoint to continue from"
+        lost = "metrics.csv and records lack the steps of its checkpoints"
+        why = reason or (lost if there and not places else "there is no checkpoint to continue from")
         tell(session.console, f"{job.shown}  starts again: {why}")
     yield BEGINNING
 
