@@ -155,11 +155,13 @@ def refusing_exit(in_thread: Callable[[ProcessExit], None] | None = None) -> Ite
     Raises:
         ProcessExit: if one of them is called in the block, even in another thread or where user code catches it.
     """
-    process, refused = os.getpid(), []
+    process, refused, over = os.getpid(), [], []
 
     def refuse(original: Any, *arguments: Any, **options: Any) -> Any:
         if os.getpid() != process:
             return original(*arguments, **options)
+        if over:  # kept since, by atexit, say
+            return getattr(os, original.__name__)(*arguments, **options)
         error = ProcessExit(original.__name__, *arguments)
         if in_thread is not None and threading.current_thread() is not threading.main_thread():
             in_thread(error)
@@ -172,7 +174,10 @@ def refusing_exit(in_thread: Callable[[ProcessExit], None] | None = None) -> Ite
             for module in (os, sys.modules[os.name]):
                 for name in ("_exit", "execv", "execve"):
                     patch(module, name, refuse)
-            yield
+            try:
+                yield
+            finally:
+                over.append(True)
     except Exception:
         if not refused:  # otherwise it is what TensorFlow made of it
             raise

@@ -215,7 +215,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (
         [*OLD, "--resume"],
         written("reports/old/run.json", "[]"),
-        "damaged, it is not a JSON object; run again",
+        "damaged, it is not a JSON object; restore it",
     ),
     ([*OLD, "--resume"], run_json(seed=5), "the run began with --seed 5"),
     (

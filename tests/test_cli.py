@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -624,6 +625,15 @@ def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
     assert refuse("--experiment", "broken.py", "--trainers", "mine.py:Loop", "mine.py:Loop") == message
 
 
+def test_a_file_that_switches_eager_execution_off_is_refused(
+    refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "graphs.py").write_text("Loop = 1\n")
+    monkeypatch.setitem(sys.modules, "tensorflow", Mock(executing_eagerly=bool, __spec__=Mock()))
+    told = "graphs.py switches eager execution off, which training needs: remove that from it"
+    assert refuse("--trainers", "graphs.py:Loop", "graphs.py:Loop") == told
+
+
 def test_a_module_that_is_beside_the_folder_of_a_file_is_found_by_advice(refuse: Refuse, tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "task.py").write_text("import my_models.cnn\n")
@@ -916,15 +926,19 @@ raise SystemExit(cli.command([]))
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "done\n", "")
 
 
-def test_what_user_code_does_as_python_ends_is_no_verdict(tmp_path: Path) -> None:
-    code = """
+@pytest.mark.parametrize("registered", ["lambda: os._exit(0)", "os._exit, 0"])
+def test_what_user_code_does_as_python_ends_is_no_verdict(tmp_path: Path, registered: str) -> None:
+    code = f"""
 import atexit, os
 from compare.app import cli
-atexit.register(lambda: os._exit(0))
+from compare.user_errors import refusing_exit
+with refusing_exit():
+    atexit.register({registered})
 cli.main = lambda arguments: 1
 raise SystemExit(cli.command([]))
 """
-    assert python("-c", code, cwd=tmp_path).returncode == 1
+    ended = python("-c", code, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(("verdict", "told"), [("not-comparable", True), ("different", False), ("identical", False)])

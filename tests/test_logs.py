@@ -267,6 +267,44 @@ def test_what_only_one_side_logs_in_an_epoch_is_said_not_to_be_compared(
     assert "agree within the margins in every epoch that both log (3 seeds" in said
 
 
+@pytest.mark.parametrize(
+    ("short", "word"),
+    [(["loop-2"], "inconclusive"), (["fit-0"], "inconclusive"), (["fit-1", "loop-1"], "alike"), ([], "alike")],
+)
+def test_a_log_that_ends_before_its_partner_is_told_and_nothing_is_called_alike_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], short: list[str], word: str
+) -> None:
+    logs = [
+        csv(
+            tmp_path / f"{name}-{i}.csv",
+            {
+                "loss": LOSS[: 1 if f"{name}-{i}" in short else 2],
+                "val_loss": [0.5, 0.4][: 1 if f"{name}-{i}" in short else 2],
+            },
+        )
+        for name in ("fit", "loop")
+        for i in range(4)
+    ]
+    assert run(tmp_path, *logs)[1]["verdict"] == word
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"{short[0]}.csv lacks loss, val_loss of epoch 2, so nothing is called alike" in said
+        if len(short) == 1
+        else "lacks" not in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [(("1", "01"), "fit-1.csv: it is of seed 1, and so is fit-01.csv"), (("1", "9" * 20), "must be below")],
+)
+def test_numbers_that_cannot_be_the_seeds_of_logs_are_refused(tmp_path: Path, names: Sequence[str], told: str) -> None:
+    for number in names:
+        csv(tmp_path / f"fit-{number}.csv", {"loss": LOSS})
+    with pytest.raises(RequestError, match=told):
+        read_sides([f"{tmp_path}/fit-*.csv", f"{tmp_path}/loop-*.csv"])
+
+
 def test_a_number_that_is_not_finite_on_one_side_says_nothing_of_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -339,7 +339,7 @@ def test_the_verdict_of_another_run_is_an_error(tmp_path: Path) -> None:
     for content in ({"verdict": "alike"}, {"verdict": "identical"}):
         write_checked(path, content)
         with pytest.raises(
-            RecordError, match=r"verdict\.json: is not the verdict that .*run\.json belongs to; run again"
+            RecordError, match=r"verdict\.json: is not the verdict that .*run\.json belongs to; restore it"
         ):
             read_verdict(path)
         RunJson(folder=tmp_path, options={}).save()  # of a run that has none yet
@@ -494,7 +494,7 @@ def test_a_flipped_bit_of_the_fingerprints_is_an_error_that_names_the_block(run:
             read_records(run)
     finally:
         path.write_bytes(whole)
-    remedy = "run again, or restore it from a copy"
+    remedy = "restore it from a copy, or start another run"
     assert str(caught.value) == f"{path}: damaged, block 2 does not match its checksum; {remedy}"
 
 
@@ -593,7 +593,7 @@ def test_rows_that_were_changed_or_removed_are_named(run: Path) -> None:
             for read in (read_rows, read_records):
                 with pytest.raises(RecordError) as caught:
                     read(run)
-                assert str(caught.value) == f"{path}: {told}; run again, or restore it from a copy"
+                assert str(caught.value) == f"{path}: {told}; restore it from a copy, or start another run"
         finally:
             path.write_text(whole)
 
@@ -628,7 +628,7 @@ def test_records_and_metrics_copied_from_another_run_are_an_error(tmp_path: Path
         for part in ("records", "metrics.csv", "twins"):
             into, from_ = tmp_path / "a" / part, tmp_path / other / part
             shutil.copytree(from_, into, dirs_exist_ok=True) if from_.is_dir() else shutil.copy(from_, into)
-        told = r"fit-seed0\.json: belongs to another run than .*run\.json, as may .*metrics\.csv; run again, or"
+        told = r"fit-seed0\.json: belongs to another run than .*run\.json, as may .*metrics\.csv; restore it"
         for read in (read_records, read_rows, recover, lambda run: read_records(run / "twins" / "loop")):
             with pytest.raises(RecordError, match=told):
                 read(tmp_path / "a")

@@ -156,6 +156,15 @@ def test_the_initial_weights_are_those_before_the_first_step_reported_or_not(ten
     assert [type(each).__name__ for each in records].count("StepRecord") == 2, "at first, and as the trainer begins"
 
 
+def test_a_clock_that_stands_still_is_no_error(tensorflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[Any] = []
+    monkeypatch.setattr("time.perf_counter", lambda: 1e9)
+    run = run_of(tensorflow, tasks.experiment(), sinks=[records.append])
+    run.build()
+    run.end_epoch(1, {"loss": 1.0})
+    assert np.isnan(records[-1].examples_per_second)
+
+
 def run_of(tensorflow: Any, experiment: compare.Experiment, **options: Any) -> Any:
     from compare.engine.run import Run
 

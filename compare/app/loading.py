@@ -186,3 +186,6 @@ def _importing(what: str, folders: Sequence[Path] = ()) -> Iterator[None]:
             elif missed and (folder := next(having, None)):
                 remedy = f"; run it with PYTHONPATH={shown_path(folder)}"
             raise RequestError(f"{what} cannot be imported: {describe(error)}{remedy}") from error
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and not tensorflow.executing_eagerly():
+        raise RequestError(f"{what} switches eager execution off, which training needs: remove that from it")

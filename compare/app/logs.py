@@ -15,7 +15,7 @@ from compare.app.publish import publish_verdict
 from compare.check.not_finite import led
 from compare.errors import RequestError
 from compare.modes import Logs
-from compare.naming import margin, refuse_margins, shown_path
+from compare.naming import margin, refuse_margins, shown_path, some
 from compare.records import EpochRecord, MetricsFile, Record, step_dtype
 from compare.records.event_files import event_files
 from compare.records.log_sides import read_sides
@@ -25,7 +25,7 @@ from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
 from compare.verdict.exact import metric_names, paired_names
-from compare.verdict.logged import compare_logs, epochs_of
+from compare.verdict.logged import compare_logs, epochs_of, in_common
 from compare.verdict.model import Verdict
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin
 
@@ -47,7 +47,8 @@ def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
     }
     reference, *candidates = records.values()
     notes = [NOTE, *_notes(sides), *_without_partner(sides), *_paired_by_value(reference, candidates)]
-    notes += _of_one_side(reference, candidates) if seeds > 1 else []  # of one log each, the verdict says so
+    if seeds > 1:  # of one log each, the verdict says so
+        notes += [*_of_one_side(reference, candidates), *_incomplete(sides, reference, candidates)]
     title = f"{', '.join(names[:-1])} and {names[-1]}: curves only, weights not seen"
     say(console, title, style="bold")
     for note in notes[1:]:
@@ -112,6 +113,29 @@ def _of_one_side(reference: Sequence[Record], candidates: Sequence[Sequence[Reco
             notes.append(
                 f"{', '.join(names)} of {numbered}: not compared, since {other[0].trainer} does not log it there."
             )
+    return notes
+
+
+def _incomplete(
+    sides: Mapping[str, Sequence[Log]], reference: Sequence[Record], candidates: Sequence[Sequence[Record]]
+) -> list[str]:
+    """Which logs lack numbers that their partners have, while other logs of their side have them."""
+    notes = []
+    for candidate in candidates:
+        others = {record.seed: record for record in candidate}
+        pairs = [(record, others[record.seed]) for record in reference if record.seed in others]
+        for pair in zip(*in_common(pairs), strict=True):
+            for record, partner in (pair, pair[::-1]):
+                lacking: dict[tuple[int, ...], list[str]] = {}
+                for name in metric_names(partner):
+                    if epochs := tuple(sorted(epochs_of(partner, name) - epochs_of(record, name))):
+                        lacking.setdefault(epochs, []).append(name)
+                source = next(log.source for log in sides[record.trainer] if (log.seed or 0) == record.seed)
+                notes += [
+                    f"{shown_path(source)} lacks {', '.join(names)} of epoch{'s' * (len(epochs) > 1)} "
+                    f"{some(list(map(str, epochs)))}, so nothing is called alike there."
+                    for epochs, names in lacking.items()
+                ]
     return notes
 
 

@@ -420,7 +420,8 @@ class Run:
         # In reading order, whatever the order of the dict: loss first, validation last.
         names = sorted(values, key=lambda name: (name.startswith("val_"), name.removeprefix("val_") != "loss"))
         what = self._emit_fingerprint(EPOCH_END)
-        reported, rate = {name: values[name] for name in names}, self._task.train.count / seconds
+        reported = {name: values[name] for name in names}
+        rate = self._task.train.count / seconds if seconds > 0 else np.nan  # a clock may stand still in a test
         self._emit(EpochRecord(epoch, reported, seconds, rate, self.weights()))
         for name in ("loss", "val_loss"):
             if not math.isfinite(values.get(name, 0.0)):

@@ -16,6 +16,9 @@ from compare.records.event_files import event_files
 from compare.records.logs import FOLDERS, Log, read_event_files, read_log
 from compare.records.metrics_csv import is_float32, shortest
 
+MOST = 2**63
+"""A seed is below this number, so that it fits a column of int64."""
+
 
 def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
     """The logs of every training that is to be compared, by name, one log per seed; the reference comes first.
@@ -122,8 +125,17 @@ def _with_seeds(logs: Sequence[Log]) -> list[Log]:
         [_last_number(log.source.parent) for log in logs],
         [_last_number(log.source) for log in logs],
     ):
-        if all(numbers) and len({*map(int, numbers)}) == len(logs):
-            return [replace(log, seed=int(number)) for log, number in zip(logs, numbers, strict=True)]
+        seeds = [*map(int, numbers)] if all(numbers) else []
+        counted = Counter(seeds)
+        for seed in (each for each in counted if counted[each] > 1 and len(set(numbers)) == len(logs)):
+            one, two, *_ = (log.source for log, own in zip(logs, seeds, strict=True) if own == seed)
+            raise RequestError(
+                f"{one}: it is of seed {seed}, and so is {two.name}; rename one of them, or leave it out"
+            )
+        if any(seed >= MOST for seed in counted):
+            raise RequestError(f"{logs[0].source}: the number in a log's name is its seed, and must be below {MOST:,}")
+        if len(counted) == len(logs):
+            return [replace(log, seed=seed) for log, seed in zip(logs, seeds, strict=True)]
     return [replace(log, seed=number) for number, log in enumerate(logs)]
 
 

@@ -43,7 +43,9 @@ class RecordError(RequestError):
 
     def __str__(self) -> str:
         path, problem = self.args
-        return f"{shown_path(path)}: {printable(' '.join(problem.split()))}; run again, or restore it from a copy"
+        return (
+            f"{shown_path(path)}: {printable(' '.join(problem.split()))}; restore it from a copy, or start another run"
+        )
 
 
 @dataclass(frozen=True)

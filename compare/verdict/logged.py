@@ -34,8 +34,7 @@ def compare_logs(reference: Sequence[Record], candidate: Sequence[Record], margi
     if len(pairs) == 1:
         return shown
     seed = pairs[compared.index(shown)][0].seed
-    expected, actual = zip(*(_in_common(*pair) for pair in pairs), strict=True)
-    tested = study(expected, actual, margins)
+    tested = study(*in_common(pairs), margins)
     if shown.training.verdict != ALIKE:
         shown = replace(shown, training=replace(shown.training, verdict=tested.verdict))
     return replace(shown, seed=seed, study=tested)
@@ -115,13 +114,31 @@ def _digits(value: float) -> int:
     return len(shortest(value).partition("e")[0].replace(".", "").lstrip("-0"))
 
 
-def _in_common(reference: Record, candidate: Record) -> tuple[Record, Record]:
-    """Both records with the numbers that both have: a column that one side lacks is no difference."""
-    epochs = sorted(reference.logs.keys() & candidate.logs.keys())
-    expected, actual = ({epoch: dict[str, float]() for epoch in epochs} for _ in range(2))
-    for epoch, name, a, b in exact.reported_by_both(reference, candidate):
-        expected[epoch][name], actual[epoch][name] = a, b
-    return replace(reference, logs=expected), replace(candidate, logs=actual)
+def in_common(pairs: Sequence[tuple[Record, Record]]) -> tuple[list[Record], list[Record]]:
+    """The records of each side, under the reference's names, with the numbers that both sides have.
+
+    What no log of a side has in an epoch is no difference. What some of its logs lack is: those may be the ones that
+    went wrong.
+    """
+    of_reference = [{other: name for name, other in exact.paired_names(*pair).items()} for pair in pairs]
+    renamed = [
+        replace(candidate, logs={
+            epoch: {own.get(name, name): value for name, value in row.items()} for epoch, row in candidate.logs.items()
+        })
+        for (_, candidate), own in zip(pairs, of_reference, strict=True)
+    ]  # fmt: skip
+    sides = [record for record, _ in pairs], renamed
+    places = [{(epoch, name) for each in side for epoch, row in each.logs.items() for name in row} for side in sides]
+    both = places[0] & places[1]
+
+    def trimmed(record: Record) -> Record:
+        logs = {
+            epoch: {name: value for name, value in row.items() if (epoch, name) in both}
+            for epoch, row in record.logs.items()
+        }
+        return replace(record, logs=logs)
+
+    return list(map(trimmed, sides[0])), list(map(trimmed, sides[1]))
 
 
 def _count(epochs: int) -> str:
