@@ -155,7 +155,8 @@ def refusing_exit(in_thread: Callable[[ProcessExit], None] | None = None) -> Ite
     Raises:
         ProcessExit: if one of them is called in the block, even in another thread or where user code catches it.
     """
-    process, refused, over = os.getpid(), [], []
+    process, refused = os.getpid(), list[ProcessExit]()
+    over: list[bool] = []
 
     def refuse(original: Any, *arguments: Any, **options: Any) -> Any:
         if os.getpid() != process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import shutil
@@ -609,6 +610,23 @@ def test_changed_code_is_refused(tmp_path):
         resumed(str(task), tmp_path, epochs=2)
     task.write_text(TASK)
     assert resumed(str(task), tmp_path, epochs=2).verdict == "identical"
+
+
+def test_changed_code_that_a_file_imports_is_refused(tmp_path, monkeypatch):
+    task, rates = tmp_path / "task.py", tmp_path / "rates_of_mine.py"
+    task.write_text("from rates_of_mine import RATE\n" + TASK.replace("Adam(0.01)", "Adam(RATE)"))
+    for rate, told in ((0.01, ""), (0.02, r"rates_of_mine.py changed since the run began"), (0.01, "")):
+        rates.write_text(f"RATE = {rate}\n")
+        sys.modules.pop("rates_of_mine", None)
+        monkeypatch.setattr("sys.dont_write_bytecode", True)
+        importlib.invalidate_caches()
+        if told:
+            with pytest.raises(compare.RequestError, match=told):
+                resumed(str(task), tmp_path, epochs=2)
+        elif (tmp_path / "run").exists():
+            assert resumed(str(task), tmp_path, epochs=2).verdict == "identical"
+        else:
+            interrupted(str(task), tmp_path, at=1, epochs=2)
 
 
 def test_changed_settings_are_refused_also_where_no_file_tells(tensorflow, experiment, tmp_path):

@@ -117,6 +117,25 @@ def test_trainers_at_the_same_time_are_compared_whoever_is_ahead(ahead: str) -> 
     assert second == f"epoch 2/2  2.0 s, 32 examples/s, {whose}weight gap 1.0e+00 (norm) since epoch 2, step 1"
 
 
+@pytest.mark.parametrize(
+    ("of_fit", "of_loop", "told"),
+    [
+        ([(0, 1), (1, 2)], [(0, 5), (1, 2)], None),  # a callback sets the weights, recorded after that in one
+        ([(0, 1), (1, 2)], [(0, 5), (0, 1), (1, 3)], (1, 1)),
+        ([(0, 1), (1, 2)], [(0, 5), (1, 3)], (1, INITIAL)),
+        ([(1, 2), (EPOCH_END, 2), (EPOCH_END, 9)], [(1, 2), (EPOCH_END, 2), (EPOCH_END, 9)], None),  # the end of all
+        ([(1, 2), (EPOCH_END, 2), (EPOCH_END, 9)], [(1, 2), (EPOCH_END, 4), (EPOCH_END, 9)], (1, EPOCH_END)),
+    ],
+)
+def test_what_is_recorded_more_than_once_is_compared_with_its_like(of_fit: Any, of_loop: Any, told: Any) -> None:
+    found: list[Any] = []
+    gap = RunningGap("fit", lambda *difference: found.append(difference))
+    for trainer, records in (("fit", of_fit), ("loop", of_loop)):
+        for step, value in records:
+            gap.see(trainer, StepRecord(1, step, np.full((1, 1), value, np.uint64), np.full((1, 2), float(value))))
+    assert found == ([("loop", told)] if told else [])
+
+
 @pytest.mark.parametrize(("end", "told"), [(4, []), (5, [("loop", (1, EPOCH_END))])])
 def test_a_loop_that_accumulates_by_hand_is_compared_at_the_ends_of_epochs(end: int, told: list[Any]) -> None:
     def record(step: int, value: int) -> StepRecord:

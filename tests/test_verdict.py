@@ -198,6 +198,14 @@ def test_other_initial_weights_are_step_0_of_epoch_1(train: Train) -> None:
     assert training.differing_variables == (DifferingVariable("dense/kernel", 0.5),)
 
 
+def test_initial_weights_that_both_sides_set_before_the_first_step_are_no_difference(train: Train) -> None:
+    loop = train()
+    steps = loop.steps.copy()
+    steps["hashes"][steps["step"] == INITIAL] += 1  # recorded before a callback has set them
+    training = compare_records(train("fit"), replace(loop, steps=steps)).training
+    assert (training.verdict, training.first_difference) == ("identical", None)
+
+
 def test_initial_weights_that_were_not_recorded_are_no_difference(train: Train) -> None:
     def later(record: Record) -> Record:
         return replace(record, steps=record.steps[record.steps["step"] != INITIAL])

@@ -23,6 +23,7 @@ from compare.naming import is_file, source_and_attribute
 from compare.options import as_json
 from compare.records.run_json import now
 from compare.request import Request
+from compare.user_errors import is_user_code
 
 if TYPE_CHECKING:
     from compare.app.ready import Session
@@ -71,6 +72,24 @@ def code_of_user(options: Request) -> dict[str, str]:
     return digests
 
 
+def imported(options: Request) -> dict[str, str]:
+    """SHA-256 digests of the files that those of the options have imported from their own folders, by path."""
+    named = [source_and_attribute(located)[0] for located in map(options.located, options.named) if is_file(located)]
+    folders = [Path(source).resolve().parent for source in named]
+    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    files -= {str(Path(source).resolve()) for source in named}
+    own = sorted(file for file in files if file.endswith(".py") and is_user_code(file) and _below(Path(file), folders))
+    digests = {}
+    for file in own:
+        with suppress(OSError):  # it may be gone since
+            digests[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return digests
+
+
+def _below(file: Path, folders: Sequence[Path]) -> bool:
+    return any(folder in file.resolve().parents for folder in folders)
+
+
 def before_training(session: Session) -> dict[str, Any]:
     """Values for ``RunJson`` that are known once the data are loaded and the strategy is made."""
     import tensorflow as tf  # noqa: PLC0415 (lazy)
@@ -110,6 +129,7 @@ def before_training(session: Session) -> dict[str, Any]:
         },
         "versions": known["versions"] | {"keras": keras_version(), "oneDNN": "on" if uses_onednn() else "off"},
         "arithmetic": arithmetic(),
+        "imported": imported(options),
         "threads": {
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),

@@ -19,7 +19,7 @@ from compare.reporting.terminal import tell
 if TYPE_CHECKING:
     from compare.app.ready import Job, Session
 
-SAME = ("code", "versions", "data", "threads", "arithmetic", "strategy")
+SAME = ("code", "imported", "versions", "data", "threads", "arithmetic", "strategy")
 """The other parts of ``run.json`` that must be the same."""
 
 RESTORE = {
@@ -101,7 +101,7 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
             if earlier[name] != later[name]:
                 values = (
                     ""
-                    if "sha256" in name or part == "code"
+                    if "sha256" in name or part in ("code", "imported")
                     else f" (from {earlier[name] or 'unset'} to {later[name] or 'unset'})"
                 )
                 restore = RESTORE.get(part) or RESTORE.get(name, "restore it")
@@ -121,4 +121,4 @@ def _same(recorded: Any, requested: Any, *, is_path: bool) -> bool:
 def _named(part: str, name: str) -> str:
     if part == "code":
         return "the code of this package" if name == "compare" else name
-    return name if part == "arithmetic" else f"the {part} ({name})"
+    return name if part in ("arithmetic", "imported") else f"the {part} ({name})"

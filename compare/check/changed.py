@@ -32,7 +32,10 @@ def changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Measurement
     if alone := [name for name in now["code"] if name not in before and before]:
         gone = [name for name in before if name not in now["code"]]
         found.append(Measurement.of("changed", side="this run", what="the files", now=alone, then=gone))
-    if others := [shown for name, shown in files.items() if now["code"][name] != before[name]]:
+    others = [shown for name, shown in files.items() if now["code"][name] != before[name]]
+    one, other = (each.get("imported") or {} for each in (now, then))
+    others += [Path(name).name for name in sorted(one.keys() & other.keys()) if one[name] != other[name]]
+    if others:
         found.append(Measurement.of("changed-files", files=others))
     same = [*["settings"] * bool(then.get("settings")), "versions", *files.values()]
     return found or [Measurement.of("nothing-changed", same=same)]

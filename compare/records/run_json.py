@@ -46,6 +46,7 @@ class RunJson:
         settings: the classes and configurations of the model's layers, optimizer, loss and metrics, by part.
         started: when training started (ISO 8601, UTC).
         code: SHA-256 digests of this package and of the user's files, by name.
+        imported: SHA-256 digests of the files that these import from their own folders, by path.
         resumed: the times at which the run was resumed (ISO 8601, UTC).
         preflight: the findings of the checks before training: id, severity and message.
         failures: why a trainer, or all, have no result, as ``compare.verdict.model.Failure``.
@@ -81,6 +82,7 @@ class RunJson:
     settings: dict[str, list[dict[str, Any]]] | None = None
     started: str | None = None
     code: dict[str, str] | None = None
+    imported: dict[str, str] | None = None
     resumed: list[str] | None = None
     preflight: list[dict[str, str]] | None = None
     failures: list[dict[str, Any]] | None = None

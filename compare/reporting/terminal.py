@@ -103,7 +103,8 @@ class RunningGap:
         self._order, self._together = list(together), {*together}
         self._rows: defaultdict[int, dict[str, EpochRecord]] = defaultdict(dict)
         self._on_difference = on_difference
-        self._digests: defaultdict[str, dict[Place, np.ndarray]] = defaultdict(dict)
+        # More than one, where a place is recorded again: as training begins, and at its end.
+        self._digests: defaultdict[str, defaultdict[Place, list[np.ndarray]]] = defaultdict(lambda: defaultdict(list))
         self._ends: defaultdict[str, dict[int, np.ndarray]] = defaultdict(dict)
         self._differs_since: dict[str, Place | None] = {}  # of those that were compared
         self._last, self._rests = np.zeros(0, np.uint64), False
@@ -114,30 +115,37 @@ class RunningGap:
         place, copies = (record.epoch, record.step), [copy.tobytes() for copy in record.hashes.T]
         with self._lock:
             digest = np.array([[[xxhash.xxh64_intdigest(copy) for copy in copies]]], np.uint64)
-            self._digests[trainer][place] = digest
+            self._digests[trainer][place].append(digest)
             if trainer == self.reference:
                 self._rests |= record.step > INITIAL and np.array_equal(digest, self._last)
                 self._last = digest
             if record.step == EPOCH_END:
                 self._ends[trainer][record.epoch] = record.projections
             others = [name for name in self._digests if name != self.reference]
-            new = [name for name in (others if trainer == self.reference else [trainer]) if self._compare(name, place)]
-        for name in new:
-            self._on_difference(name, place)
+            wanted = others if trainer == self.reference else [trainer]
+            new = {name: since for name in wanted if (since := self._compare(name, place)) is not None}
+        for name, since in new.items():
+            self._on_difference(name, since)
 
-    def _compare(self, trainer: str, place: Place) -> bool:
-        """Compares one step; returns whether it is the first that differs."""
+    def _compare(self, trainer: str, place: Place) -> Place | None:
+        """Compares one step; returns since when the weights differ, if it is the first that does.
+
+        Initial weights count once a step after them differs: callbacks may set them in one trainer before they are
+        recorded, and in the other after that.
+        """
         own, expected = (self._digests[name].get(place) for name in (trainer, self.reference))
-        if own is None or expected is None or trainer == self.reference:
-            return False
+        if not own or not expected or trainer == self.reference or place[1] == INITIAL:
+            return None
         del self._digests[trainer][place]
         if self._rests and place[1] > INITIAL:
-            return False  # it accumulates gradients, and the other may report one step where it reports several
+            return None  # it accumulates gradients, and the other may report one step where it reports several
         known = self._differs_since.setdefault(trainer, None)
-        if known is not None or not unequal(expected, own).any():
-            return False
-        self._differs_since[trainer] = place
-        return True
+        if known is not None or not all(unequal(each, own[-1]).any() for each in expected):
+            return None
+        begun = [self._digests[name].get((place[0], INITIAL)) for name in (trainer, self.reference)]
+        apart = all(begun) and unequal(begun[1][-1], begun[0][-1]).any()  # type: ignore[index]
+        self._differs_since[trainer] = since = (place[0], INITIAL) if apart else place
+        return since
 
     def now(self, trainer: str) -> str:
         """Whether the weights are equal so far, in two words; empty if nothing was compared."""

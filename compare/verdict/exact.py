@@ -117,7 +117,12 @@ def _compare_weights(reference: Record, candidate: Record) -> Training:
     sides = (candidate, actual, expected), (reference, expected, actual)
     lacking = {int(key): record for record, keys, other in sides for key in _lacking(keys, other)[:1]}
     end = min(lacking, default=None)
-    found = _first_difference(reference, candidate, common if end is None else common[common < end])
+    compared = common if end is None else common[common < end]
+    found = _first_difference(reference, candidate, compared)
+    if found is not None and found[0].step == INITIAL and end is None:
+        later = compared[places_of(compared)[1] != INITIAL]
+        if len(later) and _first_difference(reference, candidate, later) is None:
+            found, common = None, later  # a callback of both sets the weights, which one side recorded after that
     if found is not None:
         first, variables = found
         if first.step != INITIAL and place_of(common[0]) == (first.epoch, first.step):

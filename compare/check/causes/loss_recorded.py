@@ -126,8 +126,10 @@ def _is_times(factor: float, sides: Sides, step: int, targets: Targets, *, apart
     With ``apart``, the model's own losses do not have the factor.
     """
     own, loss = targets_of(sides.other, step), loss_of(sides.other, step)
-    # Labels of later steps may be computed from weights, which are other ones by then.
-    expected = value_of(targets if own is None else replace(targets, true=own.true, predicted=own.predicted))
+    # Labels of later steps may be computed from weights, which are other ones by then. Several calls tell less.
+    if own is not None and own.true.shape == targets.true.shape:
+        targets = replace(targets, true=own.true, predicted=own.predicted)
+    expected = value_of(targets)
     if loss is None or expected is None:
         return False
     penalty = penalty_of(sides.other, step)
