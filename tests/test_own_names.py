@@ -124,6 +124,34 @@ for x_val, y_val in val:
 """
 
 
+def test_what_a_line_adds_to_a_metric_is_the_loss_of_advice(tmp_path):
+    text = "def loss(y): ...\nmean = tf.keras.metrics.Mean()\nmean.update_state(value)\n"
+    assert advised(tmp_path, "loss-averaged-over-batches", text, 3)[1].startswith("mean.update_state(value * ")
+
+
+def test_label_smoothing_is_written_where_the_loss_is_made(tmp_path):
+    made = "loss_fn = keras.losses.CategoricalCrossentropy(from_logits=True)"
+    text = f"{made}\ndef step(y, p):\n    loss = loss_fn(y, p)\n"
+    advice = "loss_object = tf.keras.losses.CategoricalCrossentropy(..., label_smoothing=0.1)"
+    right = made.replace("=True)", "=True, label_smoothing=0.1)")
+    assert advised(tmp_path, "label-smoothing-missing", text, 3, advice) == (1, right)
+
+
+@pytest.mark.parametrize("called", ["labels=real, logits=pred", "y_true=real, y_pred=pred"])
+def test_labels_and_predictions_may_be_given_by_name(tmp_path, called):
+    text = f"def step(real, pred):\n    per_example = tf.nn.softmax_cross_entropy_with_logits({called})\n"
+    advice = "loss = tf.keras.losses.MeanSquaredError()(y, predictions)"
+    told = advised(tmp_path, "mask-missing", text, 2, advice)[1]
+    assert told == "loss = tf.keras.losses.MeanSquaredError()(real, pred)"
+
+
+def test_the_penalty_of_each_replica_is_cited_beside_a_function_that_averages(tmp_path):
+    text = (
+        "def of(each, model_losses):\n    loss = tf.nn.compute_average_loss(each)\n    loss += tf.add_n(model_losses)\n"
+    )
+    assert advised(tmp_path, "regularization-not-divided-by-replicas", text, 2)[0] == 3
+
+
 @pytest.mark.parametrize(("at", "own"), [("loss = ", "loss_fn(y, p)"), ("return", "loss_fn(truth, guess)")])
 def test_what_comes_later_or_in_another_function_gives_advice_no_names(at, own):
     """Such as validation below a training step: the names there are not known, or others, where the mistake is."""

@@ -533,6 +533,22 @@ def test_a_factor_is_that_of_the_loss_of_own_labels_which_weights_may_give() -> 
     assert value is not None
     given = sides(with_loss(other, 0.5 * (value + PENALTY)))
     assert _is_times(0.5, given, STEP, right, apart=False) and not _is_times(0.6, given, STEP, right, apart=False)
+    # Several calls, as of the steps of a decoder, have labels of another shape: those of the right side count.
+    parts = changed(other, "targets", lambda e: [replace(e, arrays=[a[i::2] for a in e.arrays]) for i in range(2)])
+    parts = changed(parts, "targets", lambda e: replace(e, arrays=[np.repeat(a, 2, axis=0) for a in e.arrays[:2]]))
+    mean = value_of(right)
+    assert mean is not None
+    given = sides(with_loss(parts, 9 * (mean + PENALTY)))
+    assert targets_of(parts, STEP).true.shape != right.true.shape  # type: ignore[union-attr]
+    assert _is_times(9.0, given, STEP, right, apart=False) and not _is_times(8.0, given, STEP, right, apart=False)
+
+
+def test_gradients_that_are_rounding_beside_large_ones_hide_no_factor() -> None:
+    """Such as that of a bias before a batch normalization, which may be any number of this size."""
+    large, noise = np.full(4, 0.25, np.float32), np.array([1e-7, -2e-7], np.float32)
+    for off, equal in ((0.0, True), (5e-7, True), (1e-5, False)):
+        other = {0: large, 1: (-noise + off).astype(np.float32)}
+        assert recorded.equal_gradients(other, {0: large, 1: noise}) == equal
 
 
 @pytest.mark.parametrize(("own", "remedy"), [(None, "2 * tf.nn.l2_loss"), (PENALIZED[3], "loss += tf.add_n")])
@@ -1066,7 +1082,10 @@ def test_a_loss_without_label_smoothing_is_named() -> None:
         return with_loss(called, loss + PENALTY)
 
     fit = given(RIGHT, configuration, right)
-    assert accused(fit, given(OFF, configuration, plain)) == [("loss", "label-smoothing-missing")]
+    (cause,) = found_causes(fit, given(OFF, configuration, plain))
+    assert cause.id == "label-smoothing-missing" and has(cause, label_smoothing=0.25)
+    own = changed(given(OFF, configuration, plain), "targets", lambda e: replace(e, info={**e.info, "loss": "Own"}))
+    assert found_causes(fit, own)[0].remedy == "loss_object = tf.keras.losses.Own(..., label_smoothing=0.25)"
     assert accused(fit, given(OFF, configuration, 1.01 * plain)) == []
     assert (
         accused(given(RIGHT, configuration | {"label_smoothing": 0.0}, right), given(OFF, configuration, plain)) == []
@@ -1545,6 +1564,16 @@ def test_a_callback_is_not_accused_of_what_it_cannot_have_done() -> None:
         )
         assert cause.id == causes and has(cause, callbacks=[name]) == (name == "Warmup")
     assert named(linear_step(rate=0.1), ends=(2,)) == ["optimizer-differs"], "still in fit's first epoch"
+    line = ("loop.py", 9, "optimizer.learning_rate = rates[epoch]")
+    given, slow, fast = sides(RIGHT), linear_step(rate=0.05), linear_step(rate=0.1)
+    fit = replace(given.traces[0], fit={**given.traces[0].fit, "callbacks": ["LearningRateScheduler"]})
+    adam = {**ADAM, "config": {**ADAM["config"], "learning_rate": 0.1}}
+    for set_at, causes in ((None, "callbacks-missing"), (line, "optimizer-differs")):
+        second = replace(given.traces[1], optimizers=[{**adam, "rate_set": set_at}])
+        first = replace(fit, optimizers=[adam], epochs=[replace(each, steps=1) for each in fit.epochs])
+        both = replace(given, traces=(first, second), close_ups=(slow, fast))
+        (cause,) = name_causes(locate(slow, fast, [], STEP, NAMES), both)
+        assert cause.id == causes, "a loop that sets the rate does so at another time"
     assert named(linear_step(rate=0.1, gradient=0.91234)) == [], "the gradients differ before that"
     same = linear_step(rate=0.05)
     moved = replace(same, after={**same.after, STEP: [value + 1 for value in same.after[STEP]]})
@@ -2062,7 +2091,10 @@ def test_the_rate_that_a_schedule_has_in_one_step_is_not_written_as_a_constant()
         return replace(trace, optimizers=[{**ADAM, "config": config, "begins": schedule}])
 
     moved = linear_step(rate=0.2)
-    for decay, remedy in ((0.5, "tf.keras.optimizers.Adam(schedule, ...)"), (0.9, "# and with fit's other options")):
+    for decay, remedy in (
+        (0.5, "tf.keras.optimizers.Adam(schedule, ...)"),
+        (0.9, "tf.keras.optimizers.Adam(schedule)  # as in fit"),
+    ):
         given = sides(moved)
         traces = trace(given.traces[0], decay_rate=0.9), trace(given.traces[1], decay_rate=decay)
         both = replace(given, traces=traces, close_ups=(RIGHT, moved))

@@ -33,6 +33,7 @@ from compare.app import cli
 from compare.app.script_runs import START_METHOD, ScriptRunner
 from compare.app.script_sides import as_python
 from compare.app.scripts import _further_names, _say_what_trained, _shuffles_apart
+from compare.app.scripts_session import ModelPair, ScriptsSession
 from compare.check.step_values import calls_of, gradients_of, loss_of
 from compare.engine.described import layers_of
 from compare.errors import NoVerdictError, RequestError
@@ -1258,8 +1259,23 @@ def test_what_metrics_are_given_is_recorded(tensorflow: Any, tmp_path: Path) -> 
         model.compile("sgd", "mse", metrics=["accuracy"])
         model.train_on_batch(X, Y)
         keras.metrics.CategoricalAccuracy(name="mine").update_state(Y[:, None], np.ones((4, 3)))
+        keras.metrics.MeanMetricWrapper(keras.metrics.categorical_accuracy, "w").update_state(
+            Y[:, None], np.ones((4, 1))
+        )
     found = [(each.name, each.kind, each.by_fit, each.predicted[-1]) for each in writer.measured]
-    assert found == [("accuracy", "BinaryAccuracy", True, 1), ("mine", "CategoricalAccuracy", False, 3)]
+    of_fit, own = ("accuracy", "BinaryAccuracy", True, 1), ("mine", "CategoricalAccuracy", False, 3)
+    assert found == [of_fit, own, ("w", "CategoricalAccuracy", False, 1)]
+
+
+def test_the_noise_of_models_that_take_turns_begins_with_the_same_turn() -> None:
+    traces = [Trace((), 1, np.zeros(steps + 1, step_dtype(1, 1)), number=i) for i, steps in enumerate((24, 8))]
+    models = [ModelPair(("fit", "loop"), (trace, trace), EpochEnds()) for trace in traces]
+    session: Any = SimpleNamespace(models=models)
+    for model, start, others in ((models[1], 4, {0: 10}), (models[0], 10, {1: 4}), (models[0], 1, {1: 1})):
+        nudge = ScriptsSession.nudge(session, model, start, 2)
+        number = model.traces[0].number
+        assert {number: nudge.start_of(number), **others} == {i: nudge.start_of(i) for i in (0, 1)}
+        assert (nudge.start_of(number), nudge.twin) == (start, 2)
 
 
 def test_places_follow_the_epochs_of_fit() -> None:

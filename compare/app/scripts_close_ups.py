@@ -304,12 +304,13 @@ def close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[
             nudge=nudge,
         )
 
-    begins = list(dict.fromkeys(each.noise for each in departures if each.noise is not None))
-    settings = [*map(settings_of, session.sides), *(settings_of(0, Nudge(begin, 1)) for begin in begins)]
-    shown = [session.names[side] for side in session.sides] + ["perturbed run"] * len(begins)
+    nudges = [None if each.noise is None else session.nudge(each.model, each.noise, 1) for each in departures]
+    perturbed = [nudge for nudge in dict.fromkeys(nudges) if nudge is not None]
+    settings = [*map(settings_of, session.sides), *(settings_of(0, nudge) for nudge in perturbed)]
+    shown = [session.names[side] for side in session.sides] + ["perturbed run"] * len(perturbed)
     runs = run_scripts(session, settings, shown)
     first, second = runs[0], runs[session.sides[-1]]  # one script that trains twice has both
-    twins = dict(zip(begins, runs[len(session.sides) :], strict=True))
+    twins = dict(zip(perturbed, runs[len(session.sides) :], strict=True))
     initial = [{trace.number: trace.initial for trace in read_traces(run.folder)} for run in (first, second)]
 
     def begins_again(side: int, trace: Trace) -> bool:
@@ -319,8 +320,8 @@ def close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[
         return again is None or before is None or np.array_equal(again, before)
 
     found = []
-    for each in departures:
-        model, twin = each.model, None if each.noise is None else twins[each.noise]
+    for each, nudge in zip(departures, nudges, strict=True):
+        model, twin = each.model, None if nudge is None else twins[nudge]
         noisy = [] if twin is None else [close for close in [model.seen(0, twin)] if close is not None]
         both, errors = (model.seen(0, first), model.seen(1, second)), (failure_of(first), failure_of(second))
         if not begins_again(1, model.traces[1]):

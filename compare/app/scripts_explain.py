@@ -42,7 +42,6 @@ from compare.verdict.findings import Finding
 from compare.verdict.judge import Pair, Recorded, pairs
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT, INCONCLUSIVE
-from compare.watch.settings import Nudge
 from compare.watch.trace import LEFT, Trace, read_traces
 
 LEAST_TWINS, MOST_TWINS = 2, 6
@@ -331,14 +330,15 @@ def _train_twins(
     while True:
         tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
         for numbers, loud in rounding.wanted_twins(measured, 0, LEAST_TWINS, MOST_TWINS, at_a_time=2):
-            missing = [number for number in numbers if (step, number) not in session.twins]
+            units = rounding.LOUD if loud else 1
+            begins = {number: rounding.noise_begins((1, step), number)[1] for number in numbers}
+            nudges = {number: session.nudge(model, begin, number, units) for number, begin in begins.items()}
+            missing = {number: nudge for number, nudge in nudges.items() if nudge not in session.twins}
             if missing:  # not trained for another model yet
-                units = rounding.LOUD if loud else 1
-                nudges = [Nudge(rounding.noise_begins((1, step), number)[1], number, units) for number in missing]
-                settings = [replace(session.settings(0), nudge=nudge) for nudge in nudges]
+                settings = [replace(session.settings(0), nudge=nudge) for nudge in missing.values()]
                 runs = run_scripts(session, settings, [f"perturbed run {number}" for number in missing])
-                session.twins |= {(step, n): run.folder for n, run in zip(missing, runs, strict=True)}
-            write({rounding.twin_name(number, loud, repeats): session.twins[step, number] for number in numbers})
+                session.twins |= {nudge: run.folder for nudge, run in zip(missing.values(), runs, strict=True)}
+            write({rounding.twin_name(number, loud, repeats): session.twins[nudges[number]] for number in numbers})
         if len(session.models) == 1 or step > first or measured().reproduced:
             return read_records(where)
         step += 1  # a model that is trained before this one in each round was moved too early

@@ -23,7 +23,7 @@ from compare.reporting.terminal import say
 from compare.verdict.rounding import unlikely
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, read_close_up
-from compare.watch.settings import AWAITED, ENDED, Settings
+from compare.watch.settings import AWAITED, ENDED, Nudge, Settings
 from compare.watch.trace import UNSEEN, Trace, read_traces
 
 PATIENCE = 60.0
@@ -68,7 +68,7 @@ class ScriptsSession:
         failed: which of them failed after as many steps as the other has made, as sentences.
         left_over: what only one of them trains.
         left_out: what else only one of them has in a training that both make.
-        twins: where noise twins of the reference are, by the step before which their noise begins, and their number.
+        twins: where noise twins of the reference are, by their noise.
     """
 
     options: Scripts
@@ -83,7 +83,7 @@ class ScriptsSession:
     failed: list[str] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    twins: dict[tuple[int, int], Path] = field(default_factory=dict)
+    twins: dict[Nudge, Path] = field(default_factory=dict)
     first: bool = True
     interrupted: bool = False
     stopped: bool = False
@@ -103,6 +103,16 @@ class ScriptsSession:
     def sides(self) -> list[int]:
         """The sides that have a script of their own."""
         return list(range(len(self.scripts)))
+
+    def nudge(self, model: ModelPair, start: int, twin: int, units: int = 1) -> Nudge:
+        """The noise of a twin of the reference that begins with a step of a model.
+
+        Models that take turns may make several steps in each; the noise of all begins with the same turn.
+        """
+        own = model.traces[0].last
+        traces = [each.traces[0] for each in self.models]
+        others = ((trace.number, (start - 1) * trace.last // own + 1) for trace in traces if trace.last != own)
+        return Nudge(start, twin, units, tuple(others))
 
     def settings(self, side: int) -> Settings:
         """How to run the script of a side, with a folder of its own."""

@@ -46,11 +46,15 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     with suppress(SyntaxError, ValueError, RecursionError):
         tree = ast.parse("".join(lines))
         names = own_names(tree, source.line)
+        names |= _of_update(tree, source.line)
         if cause is not None and cause.stages and LOSS in cause.stages:
             source = _of_loss(source, _around(tree, source.line), lines, cause)
             names |= _of_loss_call(tree, source.line)
+            if made := re.match(r"loss_object = [\w.]*?(\w+)\(\.\.\., ", finding.remedy):
+                source = _nearer(source, rf"\b{made[1]}\(", (_around(tree, source.line), tree), lines)
         # Functions of tf.nn have no object that is made elsewhere.
-        if cause is not None and cause.made_in and not source.instead and "tf.nn." not in source.text:
+        of_function = re.search(r"tf\.nn\.(?!compute_average_loss|scale_regularization_loss)", source.text)
+        if cause is not None and cause.made_in and not source.instead and not of_function:
             source = _nearer(source, cause.made_in, (_around(tree, source.line), tree), lines)
     of_line = cause.remedy_at(source.text) if cause is not None else ""
     remedy, kept = of_line or finding.remedy, set(re.findall(r"\w+", source.text)) if of_line else set[str]()
@@ -145,17 +149,28 @@ def _with_options(remedy: str, tree: ast.Module, line: int) -> str:
 
 def _of_loss_call(tree: ast.Module, line: int) -> dict[str, str]:
     """What a line calls with two names, which is the loss function if it is the line of the loss."""
+    there = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and each.lineno == line]
+    for given in ({each.arg: each.value for each in call.keywords} for call in there):
+        for pair in (("labels", "logits"), ("y_true", "y_pred")):
+            if all(isinstance(given.get(name), ast.Name) for name in pair):
+                return dict(zip(("y", "predictions"), (ast.unparse(given[name]) for name in pair), strict=True))
     calls = [
         call
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and call.lineno == line and len(call.args) == 2
-        if all(isinstance(each, ast.Name) for each in call.args)
+        for call in there
+        if len(call.args) == 2 and all(isinstance(each, ast.Name) for each in call.args)
         if re.fullmatch(r"(self\.)?\w+(\.call)?", ast.unparse(call.func))
     ]
     if len(calls) != 1:
         return {}
     called, own = ast.unparse(calls[0].func).removesuffix(".call"), map(ast.unparse, calls[0].args)
     return {"loss_object": called, **dict(zip(("y", "predictions"), own, strict=True))}
+
+
+def _of_update(tree: ast.Module, line: int) -> dict[str, str]:
+    """The loss that a line adds to a metric."""
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and each.lineno == line and each.args]
+    updates = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "update_state"]
+    return {"loss": ast.unparse(updates[0].args[0])} if len(updates) == 1 and len(updates[0].args) == 1 else {}
 
 
 def in_own_names(advice: str, names: Mapping[str, str]) -> str:

@@ -60,6 +60,14 @@ SCRIPT_ALONE = Used(frozenset((SCRIPT, ALONE)))
 """A script on one replica."""
 
 
+OPTIONS = (
+    "weight_decay", "momentum", "nesterov", "rho", "beta_1", "beta_2", "epsilon", "amsgrad", "centered", "clipnorm",
+    "clipvalue", "global_clipnorm",
+)  # fmt: skip
+"""Options of optimizers that advice repeats, unless they are as usual."""
+USUAL = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
+
+
 def used_by(other: Trace, right: Trace, step: int = 1) -> Used:
     """What a script at fault uses, next to the right one, in a step."""
     words = {
@@ -72,9 +80,12 @@ def used_by(other: Trace, right: Trace, step: int = 1) -> Used:
         SETS_RATE: any("LearningRate" in name for name in right.fit.get("callbacks", ())),
     }
     optimizer = right.optimizer_at(step) or {"class": "Adam"}
-    rate = optimizer.get("config", {}).get("learning_rate")
-    options = f"learning_rate={rate:.6g}" if isinstance(rate, float) else "schedule" if rate else "..."
-    return Used.of(words, class_of(optimizer), options)
+    config = optimizer.get("config", {})
+    rate = config.get("learning_rate")
+    options = [f"learning_rate={rate:.6g}" if isinstance(rate, float) else "schedule" if rate else "..."]
+    given = {name: config[name] for name in OPTIONS if config.get(name) and config[name] != USUAL.get(name)}
+    options += [f"{name}={value if isinstance(value, bool) else format(value, '.6g')}" for name, value in given.items()]
+    return Used.of(words, class_of(optimizer), ", ".join(options))
 
 
 def class_of(optimizer: Mapping[str, Any]) -> str:

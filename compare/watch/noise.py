@@ -49,7 +49,7 @@ class Noise:
     def move(self, training: Training, step: int) -> None:
         """Moves the weights before or after a step."""
         nudge = self._nudge
-        if nudge is None or step < nudge.start:
+        if nudge is None or step < nudge.start_of(training.number):
             return
         assert training.fingerprint is not None
         if training.move is None:

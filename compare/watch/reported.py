@@ -213,7 +213,7 @@ class _Metrics:
         """Records what a metric is given for the first time."""
         if metric not in self._used or self._used[metric].number < 0:
             true, predicted = ([*getattr(each, "shape", ())] for each in (y_true, y_pred))
-            kind, by_fit = type(metric).__name__, bool(self._inside_keras)
+            kind, by_fit = _kind_of(metric), bool(self._inside_keras)
             number = self._number_of(metric)
             self._writer.measured.append(Measured(str(metric.name), kind, true, predicted, by_fit, number))
         return original(metric, y_true, y_pred, *args, **options)
@@ -325,3 +325,10 @@ def _number(value: Any) -> float | None:
         return float(array) if array.size == 1 else None
     except (TypeError, ValueError):
         return None
+
+
+def _kind_of(metric: Any) -> str:
+    """The class of a metric, or that of the function it wraps: the latter is what Keras 2 makes of "accuracy"."""
+    kind = type(metric).__name__
+    name = getattr(getattr(metric, "_fn", None), "__name__", "") if kind == "MeanMetricWrapper" else ""
+    return name.title().replace("_", "") if name.isidentifier() else kind

@@ -42,11 +42,16 @@ class Nudge:
         start: the first step that starts from moved weights, counted over the whole training, from 1.
         twin: the twin's number, which determines the noise.
         units: the size of the noise, in units in the last place.
+        others: the first step of trainings that make more or fewer steps meanwhile, each with the training's number.
     """
 
     start: int
     twin: int
     units: int = 1
+    others: tuple[tuple[int, int], ...] = ()
+
+    def start_of(self, number: int) -> int:
+        return dict(self.others).get(number, self.start)
 
 
 @dataclass(frozen=True, kw_only=True)

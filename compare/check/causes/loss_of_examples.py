@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -143,6 +144,25 @@ def _unweighted(case: Case, recipe: Recipe) -> Iterable[Variant]:
             yield Variant(changes, Measurement.of("no-weights-used"))
 
 
+def _recorded_smoothing(sides: Sides, located: Located) -> Iterator[Variant]:
+    right, own = targets_of(sides.right, sides.step), sides.other.of(sides.step, "targets")
+    if right is not None:
+        made = own and sides.other_trace.trained_by != "fit" and re.fullmatch(r"[A-Z]\w+", str(own[0].info["loss"]))
+        option = f"label_smoothing={right.label_smoothing:g}"
+        remedy = f"loss_object = tf.keras.losses.{made[0]}(..., {option})" if made else ""
+        seen = Measurement.of("script-unsmoothed", label_smoothing=right.label_smoothing)
+        yield Variant({"loss": UNSMOOTHED}, seen, remedy=remedy)
+
+
+def _recorded_mask(sides: Sides, located: Located) -> Iterator[Variant]:
+    right = targets_of(sides.right, sides.step)
+    if right is not None:
+        made = right.kind.title().replace("_", "")
+        options = "from_logits=True" * (right.from_logits and "crossentropy" in right.kind)
+        remedy = f"loss = tf.keras.losses.{made}({options})(y, predictions)  # uses the mask"
+        yield Variant({"loss": UNMASKED}, Measurement.of("script-unmasked"), remedy=remedy)
+
+
 CAUSES = (
     Cause(
         id="logits-mismatch",
@@ -192,7 +212,7 @@ CAUSES = (
             SCRIPT: "per_example = loss_object.call(y, predictions)  # with fit's label_smoothing",
         },
         gradient=_no_smoothing,
-        recorded={LOSS: lambda sides, _: [Variant({"loss": UNSMOOTHED}, Measurement.of("script-unsmoothed"))]},
+        recorded={LOSS: _recorded_smoothing},
     ),
     Cause(
         id="mask-missing",
@@ -205,6 +225,6 @@ CAUSES = (
         remedy="loss = loss_object(y, predictions)  # so Keras uses the mask, and divides by the replicas",
         remedies={SCRIPT: "loss = loss_object(y, predictions)  # an object of keras.losses, which uses the mask"},
         gradient=_no_mask,
-        recorded={LOSS: lambda sides, _: [Variant({"loss": UNMASKED}, Measurement.of("script-unmasked"))]},
+        recorded={LOSS: _recorded_mask},
     ),
 )

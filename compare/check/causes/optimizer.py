@@ -313,7 +313,7 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
 
 
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
-OPTIONS_OF_FIT = "optimizer = {optimizer}({options})  # and with fit's other options, if it has any"
+OPTIONS_OF_FIT = "optimizer = {optimizer}({options})  # as in fit"
 SCHEDULE_OF_FIT = "optimizer = {optimizer}(schedule, ...)  # that of fit's optimizer"
 TAKEN = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch"
 

@@ -287,6 +287,8 @@ def _rate_not_followed(
         numbers = {"lr": other["lr"], "learning_rate": rates[1], "expected": rates[0]}
         return "optimizer-differs", Variant({}, Measurement.of("script-lr", **numbers), remedy=BY_ITS_NAME, called=None)
     callbacks = setting_rate(_recorded_callbacks(sides, SET_RATE))
+    if other is not None and other.get("rate_set"):
+        return None  # it sets the rate itself, at another time or to something else
     if not callbacks or right is None or other is None or rates[0] is None or rates[1] is None:
         return None
     begun = right["config"].get("learning_rate")
