@@ -1268,7 +1268,10 @@ def test_what_metrics_are_given_is_recorded(tensorflow: Any, tmp_path: Path) -> 
 
 
 def test_the_noise_of_models_that_take_turns_begins_with_the_same_turn() -> None:
-    traces = [Trace((), 1, np.zeros(steps + 1, step_dtype(1, 1)), number=i) for i, steps in enumerate((24, 8))]
+    rows = [np.zeros(steps + 1, step_dtype(1, 1)) for steps in (24, 8)]
+    for each in rows:
+        each["step"] = range(len(each))
+    traces = [Trace((), 1, each, number=i) for i, each in enumerate(rows)]
     models = [ModelPair(("fit", "loop"), (trace, trace), EpochEnds()) for trace in traces]
     session: Any = SimpleNamespace(models=models)
     for model, start, others in ((models[1], 4, {0: 10}), (models[0], 10, {1: 4}), (models[0], 1, {1: 1})):
