@@ -122,6 +122,12 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
             "returned a list of int, str: it must return a list of tf.keras.callbacks.Callback objects",
         ),
         (
+            "build_loss=build_loss,",
+            "build_loss=build_loss, build_callbacks=lambda: [tf.keras.callbacks.BackupAndRestore('here')],",
+            "build_callbacks=",
+            "returned a BackupAndRestore, so a trainer would go on with what another has left: leave it out",
+        ),
+        (
             "from_logits=True)",
             "from_logits=True, reduction='none')",
             "def build_loss",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -108,15 +108,18 @@ class Session:
         padded = (shown or name).ljust(max(map(len, self.trainers)))
         return progress(self.console, name, epochs, *size, gap, padded)
 
-    def failed(self, name: str, error: Exception) -> None:
-        """Record, once, and print that a trainer failed; where it is none of the user's, the experiment is at fault."""
+    def failed(self, name: str, error: Exception, seed: int | None = None) -> None:
+        """Record, once, and print that a trainer failed; where it is none of the user's, the experiment is at fault.
+
+        ``seed`` is that of a study's training.
+        """
         own = dict(zip(self.trainers, self.options.trainers, strict=True))[name] not in TRAINERS
         if own:
             self.raised = self.raised or error
         failures = self.run.failures = self.run.failures or []
         if name in [failure["side"] for failure in failures]:
             return
-        text, kind = describe(error), kind_of(error)
+        text, kind = describe(error) if seed is None else f"seed {seed}: {describe(error)}", kind_of(error)
         remedy = f"fix your trainer {name}" if own else f"fix the experiment, which {name} cannot train"
         remedies = {
             "": remedy + ", or compare without it" * (len(self.run.trainers or ()) > 2),
@@ -146,12 +149,14 @@ class Worker:
         folder: the run's folder; a worker on Dask has none.
         threads: how many threads TensorFlow may use; 0 for any number.
         data: the digests of the data that it has to load; empty where nobody has loaded them yet.
+        code: those of the user's files and what these import, as the run has loaded them.
     """
 
     options: Trained
     folder: Path
     threads: int = 0
     data: tuple[str, ...] = ()
+    code: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self) -> Session:
         return Session.begin(self.options, RunJson(folder=self.folder), Console(quiet=True), self.threads)

@@ -13,12 +13,13 @@ from functools import partial
 import numpy as np
 
 from compare.app.processes import LOST, division, local
+from compare.app.provenance import code_of_user, imported
 from compare.app.ready import Job, Session, Worker, told
 from compare.app.resume import is_done
 from compare.app.train import Event, outcome_of
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.modes import Study, Trained
-from compare.naming import refuse_margins
+from compare.naming import refuse_margins, some
 from compare.records import BEGINNING, AnyRecord, End, EpochRecord, MetricsFile, Recorder
 from compare.reporting.live import live_line, progress_line
 from compare.reporting.tensorboard import SinkOf
@@ -110,6 +111,9 @@ def _run_one(worker: Worker, job: Job, initial: list[np.ndarray]) -> Finished:
                 f"load_data ({place}) gives other data in another process, so the trainings of a study would not see "
                 "the same: seed its random numbers, as in np.random.default_rng(0)"
             )
+        now = code_of_user(worker.options) | imported(worker.options)
+        if changed := [name for name in worker.code.keys() & now.keys() if worker.code[name] != now[name]]:
+            raise NoVerdictError(f"{some(sorted(changed))} changed since the study began: start another run")
         session.task.initial_weights[job.seed] = initial
         records: list[AnyRecord] = []
 
@@ -150,7 +154,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
         recorder.flush()
         ended.append(job)
         if isinstance(end, TrainerFailedError):
-            session.failed(name, end)
+            session.failed(name, end, seed)
             session.raised = session.raised or end
             return
         recorder.end(end)
@@ -171,7 +175,8 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
         return progress_line(columns, head, len(ended) / max(len(jobs), 1), None, left, f"{seconds:.0f} s")
 
     initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}
-    worker = Worker(replace(options, resume=False), folder, threads, session.data)
+    loaded = {**(session.run.code or {}), **(session.run.imported or {})}
+    worker = Worker(replace(options, resume=False), folder, threads, session.data, loaded)
     with live_line(console, progress):
         _run_all(worker, processes, jobs, initial, done, partial(tell, console))
     metrics.sort(list(session.trainers))

@@ -53,7 +53,12 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> TriedOut:
         with task.strategy.scope():
             optimizer, again = (building.built(experiment, "build_optimizer") for _ in range(2))
         building.refuse_used(optimizer, experiment, task.strategy, made_twice=optimizer is again)
-        loss, _ = building.built(experiment, "build_loss"), building.built(experiment, "build_callbacks")
+        loss, callbacks = building.built(experiment, "build_loss"), building.built(experiment, "build_callbacks")
+        if any(isinstance(each, tf.keras.callbacks.BackupAndRestore) for each in callbacks):
+            raise RequestError(
+                f"build_callbacks ({place_of(experiment.build_callbacks)}) returned a BackupAndRestore, so a trainer "
+                "would go on with what another has left: leave it out; --resume continues an interrupted run"
+            )
         metrics, weighted = metric_objects(experiment, model, task.train.spec)
         metric_objects(experiment, model, task.train.spec)  # which refuses the same ones
         variables = *model.trainable_weights, *model.non_trainable_weights
