@@ -334,8 +334,7 @@ def more_may_follow(comparison: Comparison, scope: str) -> str:
         first = comparison.training.first_difference
         look = LOOK_AT.get(first.stage or "") if first else None
         return f"No known cause explains it: look at {look}" if look else ""
-    told = {name for cause in comparison.causes for name in cause.metrics}
-    told |= {seen["metric"] for seen in comparison.measurements if "metric" in seen}
+    told = comparison.told
     gaps = comparison.reporting.metrics.items() if named and comparison.reporting.verdict == DIFFERENT else ()
     left = [name for name, gap in gaps if gap.differs]
     others = [name for name in left if name not in told]

@@ -271,6 +271,12 @@ class Comparison:
         first = Difference(found.epoch, found.step, since, stage, where if stage else None, equal_before=before)
         return replace(self, training=replace(self.training, first_difference=first))
 
+    @property
+    def told(self) -> set[str]:
+        """The reported numbers of which a cause or evidence says why they differ."""
+        causes = {name for cause in self.causes for name in cause.metrics}
+        return causes | {each["metric"] for each in self.measurements if "metric" in each}
+
     def undecided(self, reason: str) -> Comparison:
         """The comparison without a verdict on the weights."""
         return replace(self, training=replace(self.training, verdict=INCONCLUSIVE, reason=reason))
@@ -279,8 +285,7 @@ class Comparison:
         """The comparison as it is written: what the verdict on its numbers means for each of them is said there."""
         metrics, unexplained = self.reporting.metrics, self.reporting.unexplained
         if self.reported == INCONCLUSIVE or (self.training.verdict == ALIKE and (unexplained or self.causes)):
-            named = {*unexplained, *(name for cause in self.causes for name in cause.metrics)}
-            named |= {each["metric"] for each in self.measurements if "metric" in each}
+            named = {*unexplained, *self.told}
             metrics = {
                 name: replace(gap, only_rounding=gap.only_rounding or bool(gap.max_gap and name not in named))
                 for name, gap in metrics.items()
