@@ -1029,6 +1029,24 @@ def test_a_factor_of_the_loss_to_which_penalties_are_added_afterwards(then: floa
     assert all(each.evidence.kind == "script-data-loss-factor" for each in found)
 
 
+@pytest.mark.parametrize(("factor", "named"), [(7.0, True), (6.5, False)])
+def test_a_loss_function_that_gets_labels_of_another_shape_leaves_the_number_of_parts(
+    factor: float, named: bool
+) -> None:
+    """Such as the values of chosen actions, where fit gets those of all: labels of later steps are not known then."""
+
+    def called(close_up: CloseUp, labels: Any, loss: float) -> CloseUp:
+        given = [
+            with_loss(with_targets(close_up, "mean_squared_error", each, LOGITS, None, 1.0), loss)
+            for each in (labels, labels + 1)
+        ]
+        return replace(close_up, steps={STEP + i: each.steps[STEP] for i, each in enumerate(given)})
+
+    other = with_gradients(RIGHT, *(factor * each for each in gradients(RIGHT)))
+    few = called(other, np.repeat(TRUE, 2, axis=1), factor * LOSS)
+    assert accused(called(RIGHT, TRUE, LOSS), few) == [("loss", "loss-scaled")] * named
+
+
 @pytest.mark.parametrize("loss", [0.0, np.inf, np.nan, -LOSS])
 def test_a_loss_that_is_no_number_of_parts_has_no_factor(loss: float) -> None:
     """Whose function is not known in the step after, and that was foreseen, so that no gradients have to agree."""
@@ -1063,6 +1081,8 @@ def test_a_loss_over_positions_that_the_mask_leaves_out_is_named() -> None:
 
     right, off = masked(of_zeros(), kept), with_gradients(of_zeros(), *(2 * each for each in gradients(RIGHT)))
     assert accused(right, with_loss(off, whole + PENALTY)) == [("loss", "mask-missing")]
+    (cause,) = found_causes(right, with_loss(off, kept * np.mean(mask) + PENALTY))
+    assert cause.id == "mask-missing" and has(cause, kind="script-mask-zeros", counted=np.mean(mask))
     assert accused(right, with_loss(off, 1.01 * whole + PENALTY)) == []
     assert accused(with_loss(of_zeros(), kept + PENALTY), with_loss(off, whole + PENALTY)) == [], "no mask was seen"
     assert further(right, of_zeros(offset=1.0)) == ["mask-missing"], "by the predictions that the loss was given"

@@ -407,7 +407,7 @@ def factor_of_gradients(sides: Sides) -> float:
     """The factor by which all gradients of the side at fault are the right ones; 0 if there is none."""
     right, other = sides.gradients()
     factor = multiple([other[i] for i in right], list(right.values())) if right.keys() == other.keys() else None
-    return factor if factor and have_factor(sides, factor) else 0.0
+    return factor if factor and abs(factor - 1) > PARALLEL and have_factor(sides, factor) else 0.0
 
 
 def without_gradient(sides: Sides) -> dict[int, str]:

@@ -195,6 +195,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "from_logits={from_logits}{logits:?, and they are no probabilities}",
     "script-squashed": "; that of {side} is the loss of {function}(predictions), which it takes for logits",
     "script-unsmoothed": "; that of {side} is the one without label smoothing, which is {label_smoothing:g} in {other}",
+    "script-mask-zeros": "; that of {side} is divided by the number of all positions, of which the model's mask leaves "
+    "{counted:.0%}",
     "script-unmasked": "; that of {side} is the mean over all positions, also those that the model's mask leaves out",
     "script-unweighted": "; that of {side} is the one without sample weights or class weights",
     "script-loss-constant-denominator": ": {alone:?that of the examples is }{examples}/{full} of it, as this batch has "

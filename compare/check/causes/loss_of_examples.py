@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.causes.loss_recorded import own_call
 from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNRECOVERED, UNSMOOTHED, Recipe
@@ -161,6 +163,11 @@ def _recorded_mask(sides: Sides, located: Located) -> Iterator[Variant]:
         options = "from_logits=True" * (right.from_logits and "crossentropy" in right.kind)
         remedy = f"loss = tf.keras.losses.{made}({options})(y, predictions)  # uses the mask"
         yield Variant({"loss": UNMASKED}, Measurement.of("script-unmasked"), remedy=remedy)
+        value, loss = value_of(right), loss_of(sides.other, sides.step)
+        if right.mask is not None and value is not None and loss is not None:
+            counted = float(np.mean(right.mask))
+            if same(loss, value * counted + penalty_of(sides.right, sides.step)):
+                yield Variant({}, Measurement.of("script-mask-zeros", counted=counted, loss=loss, right_loss=value), measured=True, remedy=remedy)
 
 
 CAUSES = (

@@ -108,10 +108,10 @@ def recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     for penalty in dict.fromkeys((0.0, penalty_of(sides.right, sides.step))):
         factor = (other - penalty) / (right - penalty) if right != penalty else 0.0
         parts = max(factor, 1 / factor) if 0 < factor < np.inf else 1.0
-        if later:
-            has_factor = all(_is_times(factor, sides, step, targets, apart=bool(penalty)) for step, targets in later)
-        else:
-            has_factor = not penalty and round(parts) > 1 and same(parts, round(parts))
+        has_factor = all(_is_times(factor, sides, step, targets, apart=bool(penalty)) for step, targets in later)
+        if not has_factor or not later:
+            known = later and all(_of_same_shape(targets, targets_of(sides.other, step)) for step, targets in later)
+            has_factor = not known and not penalty and round(parts) > 1 and same(parts, round(parts))
         if has_factor and (penalty or sides.foreseen or have_factor(sides, factor)):
             kind = "script-data-loss-factor" if penalty else "script-loss-factor"
             seen = Measurement.of(kind, factor=factor, loss=other, right_loss=right, penalty=penalty)
@@ -126,14 +126,19 @@ def _is_times(factor: float, sides: Sides, step: int, targets: Targets, *, apart
     With ``apart``, the model's own losses do not have the factor.
     """
     own, loss = targets_of(sides.other, step), loss_of(sides.other, step)
-    # Labels of later steps may be computed from weights, which are other ones by then. Several calls tell less.
-    if own is not None and own.true.shape == targets.true.shape:
+    # Labels of later steps may be computed from weights, which are other ones by then.
+    if own is not None and _of_same_shape(targets, own):
         targets = replace(targets, true=own.true, predicted=own.predicted)
     expected = value_of(targets)
     if loss is None or expected is None:
         return False
     penalty = penalty_of(sides.other, step)
     return same(loss, factor * expected + penalty if apart else factor * (expected + penalty))
+
+
+def _of_same_shape(targets: Targets, own: Targets | None) -> bool:
+    """Whether the labels of two calls, or of all calls together, have one shape; a decoder may call once a step."""
+    return own is None or own.true.shape == targets.true.shape
 
 
 def _rows(sides: Sides, step: int) -> int:
