@@ -352,7 +352,7 @@ IN_PARTS = (
 
 OF_REST = (
     "if rest := micro_batch % micro_batches:  # after the epoch's last micro-batch, counted from 1\n"
-    "    gradients = [total / rest for total in accumulated]\n"
+    "    gradients = [total / rest for total in accumulated]  # * micro_batches, if these are divided already\n"
     "    optimizer.apply_gradients(zip(gradients, variables))"
 )
 COUNTED_ON = (

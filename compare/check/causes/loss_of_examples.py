@@ -167,7 +167,12 @@ def _recorded_mask(sides: Sides, located: Located) -> Iterator[Variant]:
         if right.mask is not None and value is not None and loss is not None:
             counted = float(np.mean(right.mask))
             if same(loss, value * counted + penalty_of(sides.right, sides.step)):
-                yield Variant({}, Measurement.of("script-mask-zeros", counted=counted, loss=loss, right_loss=value), measured=True, remedy=remedy)
+                yield Variant(
+                    {},
+                    Measurement.of("script-mask-zeros", counted=counted, loss=loss, right_loss=value),
+                    measured=True,
+                    remedy=remedy,
+                )
 
 
 CAUSES = (

@@ -6,7 +6,9 @@ from compare.check.causes.base import REPORTING, Cause
 from compare.check.report import NOT_FINITE
 from compare.check.step_values import GRADIENTS, INPUTS, PREDICTIONS, STATE, UPDATE
 
-WHICH = "tf.debugging.enable_check_numerics()  # before training: stops at the first such operation"
+WHICH = (
+    "tf.debugging.enable_check_numerics()  # before training, in a run of its own: stops at the first such operation"
+)
 
 REMEDIES = {
     INPUTS: f"{WHICH}\n# look at the examples, labels and sample weights of that batch: np.isfinite(batch).all()",
