@@ -2192,6 +2192,34 @@ def encoder_and_head(trained: slice, units: int = 6, late: bool = False) -> None
         encoder.set_weights([each + 1 for each in encoder.get_weights()])
 
 
+def with_statistics(trained: slice) -> None:
+    """The encoder has statistics of batches, which change whether it is trained or not; a copy of it follows."""
+    encoder = keras.Sequential(
+        [keras.Input((8,)), layers.Dense(6, name="hidden"), layers.BatchNormalization(name="norm")], name="encoder"
+    )
+    head = keras.Sequential([keras.Input((6,)), layers.Dense(1, name="out")], name="head")
+    loop(
+        lambda x: head(encoder(x, training=True)),
+        lambda: (encoder.trainable_weights + head.trainable_weights)[trained],
+    )
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_model_that_is_not_trained_may_change_its_statistics(watch: Watch, tmp_path: Path, turned: bool) -> None:
+    scripts = [watch(partial(with_statistics, each), close_up=((1, 2),)) for each in (slice(None), slice(4, None))]
+    ((one, two),) = compared(*(scripts[::-1] if turned else scripts))
+    names = [variable.name for variable in one.variables]
+    assert sorted(names) == sorted(variable.name for variable in two.variables) and len(names) == 8
+    assert changed_apart(["a", "b"], scripts[::-1] if turned else scripts, [(one, two)]) == []
+    seen = [
+        read_close_up(tmp_path / str(int(turned) ^ i), each.number, each.order) for i, each in enumerate((one, two))
+    ]
+    assert seen[0] is not None and seen[1] is not None
+    found = locate(seen[0], seen[1], [], 1, names)
+    causes = name_causes(found, Sides(("fit", "loop"), (one, two), (seen[0], seen[1]), 1))
+    assert (found.stage, [cause.id for cause in causes]) == ("gradients", ["variables-not-trained"] * (not turned))
+
+
 ALL, HEAD = slice(None), slice(2, None)
 
 

@@ -32,7 +32,7 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
     else:
         first, second = ([trace for stretch in stretches(side) for trace in stretch] for side in traces)
     again = len(first) != len(second)
-    still = [[each for each in side if each.state == APART and each.never_changes] for side in (*traces, [])[:2]]
+    still = [[each for each in side if each.state == APART and len(each.steps) > 1] for side in (*traces, [])[:2]]
     found = [
         ((not begin_equal(*pair), way, again and one.last != other.last, i, j), pair)
         for i, one in enumerate(first)
@@ -174,21 +174,31 @@ def _begins_as_trained(copy: Trace, trainings: Sequence[Trace]) -> bool:
 
 
 def _not_trained(one: Trace, other: Trace, still: Sequence[Sequence[Trace]]) -> Pair | None:
-    """Two trainings of which one trains all that the other does, and models besides that never change beside the other.
+    """Two trainings of which one trains all that the other does, and models besides that the other leaves as they are.
 
-    All weights must have the same names and shapes, and begin with the same values; variables that are in no model, the
-    same shapes and values.
+    Only what no optimizer trains may change there, such as statistics of batches. All weights must have the same names
+    and shapes, and begin with the same values; variables that are in no model, the same shapes and values.
     """
     for first, second in ((one, other.beside(still[1])), (one.beside(still[0]), other)):
         few, many = (second, first) if second.still else (first, second)
         same = by_key(PATH, few.variables, many.variables)
         if len(same) < len(many.variables):
             same = _by_first_update(few, many)
-        own = len(few.variables) - sum(len(each.variables) for each in few.still)
-        untrained = any(same.get(i, 0) >= own for i in many.trained)
-        if untrained and len(same) == len(many.variables) and set(range(own)) <= set(same.values()):
+        models = [each for each in few.still for _ in each.variables]
+        own = len(few.variables) - len(models)
+        changing = [False] * own + [bool(each) for trace in few.still for each in trace.changing]
+        untrained = [same[i] for i in many.trained if same.get(i, 0) >= own]
+        if (
+            untrained
+            and not any(changing[i] for i in untrained)
+            and len(same) == len(many.variables)
+            and set(range(own)) <= set(same.values())
+        ):
             order = [same[i] for i in range(len(same))]
             pair = (first, second.ordered(order)) if few is second else (first.ordered(order), second)
+            used = {models[i - own].number for i in order if i >= own}
+            if len(used) < len(few.still):  # the others are no part of this training
+                return _not_trained(one, other, [[each for each in side if each.number in used] for side in still])
             if begin_equal(*pair):
                 return pair
     return None
@@ -341,7 +351,7 @@ def left_over(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Se
 def _only_one(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> Iterator[tuple[int, Trace]]:
     """What only one of two scripts has, with its side."""
     for side, trainings in enumerate(traces):
-        taken = {pair[side].number for pair in pairs}
+        taken = {each.number for pair in pairs for each in (pair[side], *pair[side].still)}
         yield from ((side, trace) for trace in trainings if trace.number not in taken)
 
 

@@ -209,7 +209,7 @@ class Trace:
         )
 
     def beside(self, still: Sequence[Trace]) -> Trace:
-        """The same with the weights of models that never change, on as many replicas, which come after its own."""
+        """The same with the initial weights of other models, on as many replicas, which come after its own."""
         still = [each for each in still if each.replicas == self.replicas]
         if not still:
             return self
@@ -278,8 +278,13 @@ class Trace:
     @property
     def never_changes(self) -> bool:
         """Whether no step changes any weight."""
+        return len(self.steps) > 1 and not self.changing.any()
+
+    @property
+    def changing(self) -> np.ndarray:
+        """Which variables some step changes, bool ``[variables]``."""
         hashes = self.steps["hashes"]
-        return len(hashes) > 1 and bool((hashes == hashes[0]).all())
+        return np.asarray((hashes != hashes[:1]).any(axis=(0, 2)))
 
 
 def steps_made(folder: Path, number: int) -> int:
