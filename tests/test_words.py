@@ -77,8 +77,8 @@ def test_a_cause_of_several_numbers_names_them_all():
         variant = Variant({"per": "batches"}, Measurement.of("mean-over-batches"))
         judgement.add_explanation([Explanation(None, ((cause, variant),), 1e-8)], 0.5, "metric", metric=metric)
     seen = judgement.causes[cause.id].but(metric="loss")
-    assert said(seen).endswith("; this explains loss to a relative error of 1.0e-08 (0.5 without it); it explains "
-                               "accuracy and val_loss, too")  # fmt: skip
+    assert said(seen).endswith("; a replay with this mistake gives loss to 8 digits, one without it is off by 50%; it "
+                               "explains accuracy and val_loss, too")  # fmt: skip
     assert cause.found("loop", seen).metrics == ["loss", "accuracy", "val_loss"]
 
 
@@ -93,9 +93,9 @@ def test_a_measurement_is_numbers_in_json_and_a_sentence_for_people():
         "places": 6,
         "residual": 1e-8,
     }
-    explained = "the loss has a constant factor of 2; this explains all 6 updates to a relative error of 1.0e-08"
-    assert said(factor.but(otherwise=0.5)) == f"{explained} (0.5 without it)"
-    assert said(factor.but(otherwise=np.inf)) == f"{explained} (nothing else does)"
+    explained = "the loss has a constant factor of 2; a replay with this mistake gives all 6 updates to 8 digits"
+    assert said(factor.but(otherwise=0.5)) == f"{explained}, one without it is off by 50%"
+    assert said(factor.but(otherwise=np.inf)) == f"{explained}, nothing else does"
     assert factor.but(otherwise=np.inf).as_json()["otherwise"] is None, "JSON has no infinity"
     unexplained = factor.but(otherwise=np.inf)
     for seen in (unexplained, Measurement.all([unexplained, Measurement.of("same-order")])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,9 +31,10 @@ def as_evidence(seen: Sequence[Measurement]) -> dict[str, Any]:
 def _explained(text: str, q: Mapping[str, Any]) -> str:
     if "residual" not in q:
         return text
-    precision = f"to a relative error of {q['residual']:.1e}" if q["residual"] else "exactly"
-    without = f"{q['otherwise']:.2g} without it" if is_finite(q["otherwise"]) else "nothing else does"
-    return f"{text}; this explains {what_is_explained(q)} {precision} ({without})"
+    precision = f"to {max(1, int(-math.log10(q['residual'])))} digits" if q["residual"] else "exactly"
+    off = f"{100 * q['otherwise']:.2g}%" if is_finite(q["otherwise"]) else ""
+    without = f"one without it is off by {off}" if off else "nothing else does"
+    return f"{text}; a replay with this mistake gives {what_is_explained(q)} {precision}, {without}"
 
 
 def _in_epoch(*place: int) -> str:
