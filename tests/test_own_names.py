@@ -202,6 +202,8 @@ def test_the_loss_of_an_eager_step_is_cited_where_it_is_given(tmp_path, id, cite
     ("return loss_fn(y, p)", "return loss_fn(y, p) + tf.add_n(model.losses)"),
     ("loss = loss_fn(y, p)", "loss += tf.add_n(model.losses)"),
     ("main_loss = loss_fn(y, p)", "main_loss += tf.add_n(model.losses)"),
+    ("per_example_loss = loss_fn(y, p)", "loss += tf.add_n(model.losses)"),
+    ("values = loss_fn(y, p)", "loss += tf.add_n(model.losses)"),
     ("return tf.reduce_mean(", "loss += tf.add_n(model.losses)"),  # goes on in the next line
 ])  # fmt: skip
 def test_what_is_to_be_added_to_the_loss_is_added_where_it_is_returned(tmp_path, line, remedy):

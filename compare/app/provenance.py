@@ -75,19 +75,14 @@ def code_of_user(options: Request) -> dict[str, str]:
 def imported(options: Request) -> dict[str, str]:
     """SHA-256 digests of the files that those of the options have imported from their own folders, by path."""
     named = [source_and_attribute(located)[0] for located in map(options.located, options.named) if is_file(located)]
-    folders = [Path(source).resolve().parent for source in named]
+    folders = tuple(f"{Path(source).resolve().parent}{os.sep}" for source in named)
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     files -= {str(Path(source).resolve()) for source in named}
-    own = sorted(file for file in files if file.endswith(".py") and is_user_code(file) and _below(Path(file), folders))
     digests = {}
-    for file in own:
+    for file in sorted(each for each in files if each.startswith(folders) and is_user_code(each)):
         with suppress(OSError):  # it may be gone since
             digests[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return digests
-
-
-def _below(file: Path, folders: Sequence[Path]) -> bool:
-    return any(folder in file.resolve().parents for folder in folders)
 
 
 def before_training(session: Session) -> dict[str, Any]:

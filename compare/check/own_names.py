@@ -61,7 +61,7 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     returned, added = re.fullmatch(r"return (.+)", source.text), re.match(r"loss \+= (.+)", remedy)
     if returned and added and returned[1].count("(") == returned[1].count(")"):
         remedy = f"return {returned[1]} + {added[1]}"
-    elif added and (given := re.match(r"(\w+) = ", source.text)):  # which may become the loss in a later line
+    elif added and (given := re.match(r"(?!per)(\w*loss\w*) = ", source.text)):  # the loss itself comes later
         remedy = remedy.replace("loss += ", f"{given[1]} += ", 1)
     kept.update(cause.unnamed if cause is not None else ())
     known = {name: own for name, own in names.items() if name not in kept}
