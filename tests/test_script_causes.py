@@ -1314,6 +1314,26 @@ def test_of_two_trainings_one_at_most_follows_from_the_other(
     assert [each and each.name for each in found] == follows
 
 
+@pytest.mark.parametrize(("apart", "follows"), [(0.0, [None, "judge"]), (0.5, ["maker", None])])
+def test_a_training_does_not_follow_from_a_model_that_gives_it_the_same(
+    apart: float, follows: list[str | None]
+) -> None:
+    """Such as a critic that draws other numbers, before the generator has made its first step."""
+    seen: dict[str, Any] = {}
+    for name, moment in (("judge", 1), ("maker", 2)):
+        model = SimpleNamespace(traces=[SimpleNamespace(model=name)])
+        departure = SimpleNamespace(name=name, step=1, noise=1, model=model)
+        sides = [
+            CloseUp({1: [Event("inputs", 0, {"model": "maker"}, []),
+                         Event("predictions", 0, {"model": "maker"}, [np.ones(2) + off])]})
+            for off in (0.0, apart)
+        ]  # fmt: skip
+        close = {"seen": sides, "moment": moment, "located": Located(1, "predictions")}
+        seen[name] = SimpleNamespace(departure=departure, **close)
+    found = [called_first(each, seen) or first_before(each.departure, seen) for each in seen.values()]
+    assert [each and each.name for each in found] == follows
+
+
 # Examples
 
 

@@ -1057,6 +1057,31 @@ def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> Non
         assert hints(located(loss), both) == found, "the loop has drawn it for its loss"
 
 
+@pytest.mark.parametrize(("first", "second", "said"), [
+    (("uniform",), ("normal",), ["fit"]),  # the loop draws the normal ones that fit draws elsewhere
+    (("normal",), ("normal",), []),
+    ((), ("normal",), []),
+])  # fmt: skip
+def test_a_function_that_one_side_alone_draws_from_in_a_step_is_said(
+    first: Sequence[str], second: Sequence[str], said: list[str]
+) -> None:
+    other = linear_step(times=2.0)
+    given = sides(other)
+    names = [["uniform", "normal"] if first == ("uniform",) else ["normal"], ["normal"]]
+    traces = [
+        replace(trace, drawn={name: ["graph"] for name in each})
+        for trace, each in zip(given.traces, names, strict=True)
+    ]
+    drawn = [[Event("drawn", 0, {"name": name}, [], [i]) for name in each] for i, each in enumerate((first, second))]
+    close_ups = [
+        replace(each, steps={**each.steps, STEP: [*events, *each.steps[STEP]]})
+        for each, events in zip(given.close_ups, drawn, strict=True)
+    ]
+    both = replace(given, traces=tuple(traces), close_ups=tuple(close_ups))
+    found = [each["side"] for each in hints(located(other), both) if each["kind"] == "calls-alone"]
+    assert found == said
+
+
 def test_numbers_drawn_before_the_first_step_may_be_its_weights() -> None:
     draws = Event("drawn", 0, {"name": NORMAL}, [], [1])
     close_up = CloseUp({1: [draws], 2: [draws]})
