@@ -473,3 +473,14 @@ def test_neither_tensorflow_nor_pyplot_is_needed(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=Path(__file__).parents[1])
     assert (tmp_path / "comparison.png").exists()
+
+
+def test_settings_of_matplotlib_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "matplotlibrc").write_bytes(b"# Gr\xf6\xdfe\n")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", "import compare.reporting.plots"], cwd=tmp_path, env=environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr.strip().endswith("RequestError: matplotlibrc: Matplotlib reads it, and it is not in UTF-8: save "
+                                        "it so, or move it")  # fmt: skip
