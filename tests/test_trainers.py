@@ -344,10 +344,12 @@ def test_an_optimizer_may_depend_on_the_global_batch_size(tensorflow):
     "name", ["train_dataset", "mask_of", "with_class_weight", "reduction", "cast_for_loss", "total"]
 )
 def test_autograph_does_not_convert_what_has_nothing_to_convert(tensorflow, name):
+    from compare.engine import building
     from compare.engine.run import Run
     from compare.trainers import losses
 
-    function, autograph = getattr(Run if name == "train_dataset" else losses, name), tensorflow.__internal__.autograph
+    owner = {"train_dataset": Run, "reduction": building}.get(name, losses)
+    function, autograph = getattr(owner, name), tensorflow.__internal__.autograph
     assert autograph.tf_convert(function, autograph.control_status_ctx()) is function
 
 
