@@ -294,6 +294,8 @@ def assert_alike(
         given = map(_as_argument, (experiment, reference, trainer))
         asked = "--experiment {} --trainers {} {}".format(*given) + f" --batch-size {batch_size}" * bool(batch_size)
         text = in_short(report.as_verdict(), asked)
+        if asked.endswith(":NAME") or ":NAME " in asked:
+            text += "; NAME is what this test gives, once a file makes it under that name"
         if batch_size is None and any(each.id in OF_LAST_BATCH for each in judged.causes):
             text += f"\n  {NO_BATCH_SIZE}"
         raise AssertionError(text)
@@ -319,7 +321,9 @@ def _as_argument(given: str | Experiment | Trainer) -> str:
             values = [*there.items()]
             named += [(order, file, name) for name, value in values if value is given or value is cls is not Experiment]
     _, file, name = min(named, default=(None, "FILE.py", "NAME"))
-    return f"{shown_path(file)}:{name}"
+    made = given is not cls and getattr(sys.modules.get(cls.__module__), name, None) is cls
+    # Of one that was made with arguments, the class would be another trainer.
+    return f"{shown_path(file)}:{'NAME' if made and inspect.signature(cls).parameters else name}"
 
 
 def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None, **options: Any) -> None:

@@ -140,12 +140,23 @@ class OfThisFile(compare.CustomLoop):
     pass
 
 
+class WithOptions(compare.CustomLoop):
+    def __init__(self, wrong=True):
+        super().__init__()
+
+
+WITH_OPTIONS = WithOptions(wrong=False)
+
+
 def test_what_is_to_be_checked_is_named_as_the_command_takes_it(monkeypatch):
     monkeypatch.chdir(Path(__file__).parent)
     assert {compare._as_argument(each) for each in (OfThisFile, OfThisFile())} == {"test_assert_alike.py:OfThisFile"}
     assert compare._as_argument(OF_THIS_FILE) == "test_assert_alike.py:OF_THIS_FILE", "not where build_model is"
     assert compare._as_argument(tasks.experiment(name="local")) == "FILE.py:NAME", "it has no name"
     assert compare._as_argument("fit") == "fit"
+    assert compare._as_argument(WithOptions()) == "test_assert_alike.py:NAME", "the class may be another trainer"
+    assert compare._as_argument(WITH_OPTIONS) == "test_assert_alike.py:WITH_OPTIONS"
+    assert compare._as_argument(WithOptions) == "test_assert_alike.py:WithOptions"
 
 
 def test_a_failure_is_a_few_lines_with_what_to_do_the_cause_first():

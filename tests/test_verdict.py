@@ -29,6 +29,7 @@ from compare.records import (
     in_time,
     read_json,
     read_records,
+    step_dtype,
     write_json,
 )
 from compare.records import model as records
@@ -40,7 +41,7 @@ from compare.verdict.exact import _lacking, compare_records, noise_start, paired
 from compare.verdict.judge import Pair, Recorded, _with_variables, judge, with_noise
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training, Verdict
 from compare.verdict.outcomes import EXIT_STATUS, FROM_BEST, worst
-from compare.verdict.rounding import measure, twin_name
+from compare.verdict.rounding import _moved_by_rounding, measure, twin_name
 
 Place = tuple[int, int]
 Copies = list[list[np.ndarray]]
@@ -649,6 +650,25 @@ def test_weights_that_only_rounding_moves_are_named(
     assert ("most of it is in dense/kernel, which rounding alone moves" in sentence(comparison, "fit")) == bool(moves)
     few = trained("loop", 2e-5, 1e-4)
     assert with_noise(compare_records(fit, few), fit, few, [twin]).training.noise.moves == ()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("moved", "moves"), [(5.0, ("v0",)), (12.0, ())])
+def test_a_variable_that_noise_moves_far_beyond_most_is_moved_by_rounding(
+    tmp_path: Path, moved: float, moves: tuple[str, ...]
+) -> None:
+    """A bias before a batch normalization is pulled, too; its noise is still a large share of the way it went."""
+    variables = tuple(Variable(f"v{i}", (4,), "float32") for i in range(5))
+
+    def recorded(name: str, first: float) -> Record:
+        rows = np.zeros(3, step_dtype(5, 1))
+        rows["epoch"], rows["step"] = 1, (0, 1, 2)
+        rows["projections"][1:] = 10.0
+        rows["projections"][1:, 0] = moved + first
+        rows["hashes"] = np.round(rows["projections"][..., :1] * 1e6).astype(np.uint64)
+        return Record(name, 0, variables, rows, {}, tmp_path)
+
+    fit, twin, loop = recorded("fit", 0.0), recorded("twin-1", 1.0), recorded("loop", 2.0)
+    assert _moved_by_rounding(fit, loop, twin, fit.keys, fit) == moves
 
 
 def test_the_variables_are_those_that_differ_where_more_than_rounding_begins(train: Train) -> None:

@@ -110,7 +110,8 @@ def _hints_on_parts(sides: Sides, located: Located) -> Iterator[Measurement]:
                 yield Measurement.of(dropout, layer=layer, **numbers)
             elif classes.get(layer) == "BatchNormalization":
                 yield Measurement.of(batch_norm, layer=layer, **numbers)
-    if located.stage == GRADIENTS and all(each.of(sides.step, "clip") for each in limiting):
+    by_hand = located.stage == GRADIENTS and all(each.of(sides.step, "clip") for each in limiting)
+    if by_hand or (located.stage == UPDATE and "replicas" in numbers and all(map(clipping_of, sides.traces))):
         yield Measurement.of(clips, **numbers)
 
 

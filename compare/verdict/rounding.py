@@ -59,6 +59,9 @@ UNLIKELY = 1e-5
 """The gap of all weights, relative to their norm, above which a first difference is thought to be no rounding."""
 UNIT = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 """One unit in the last place of a number near 1, by its dtype."""
+FAR_SHARE, FAR_BEYOND = 0.1, 30.0
+"""Rounding alone moves a variable in which a noise twin goes this share of the way that training leads, and so many
+times as far as in most."""
 HOPELESS = 300.0
 """If the gap exceeds ``FACTOR`` by this factor, no more twins are trained.
 
@@ -186,7 +189,9 @@ def _moved_by_rounding(
     last, first = keys[-1:], anchor.keys[:1]
     moved = variable_norms(anchor.at(first)["projections"], anchor.at(last)["projections"])
     noise, gap = _gap(anchor.at(last), twin.at(last)), _gap(reference.at(last), candidate.at(last))
-    alone = np.asarray((noise > moved / 2).any(axis=0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.nan_to_num(noise / moved, posinf=1.0)
+    alone = ((shares > 0.5) | (shares > FAR_SHARE) & (shares > FAR_BEYOND * np.median(shares))).any(axis=0)
     if alone.all() or not 2 * np.square(gap[:, alone]).sum() > np.square(gap).sum() > 0:
         return ()
     return tuple(variable.name for variable, each in zip(reference.variables, alone, strict=True) if each)
