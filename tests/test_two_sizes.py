@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tasks
 from test_script_causes import LOSS, OFF, PENALTY, RIGHT, STEP, with_loss
-from test_stages import NAMES, micro_batches, sides
+from test_stages import ADAM, NAMES, micro_batches, sides
 
 import compare
 from compare.check import words
@@ -135,6 +135,16 @@ def test_gradients_that_each_replica_limits_are_said() -> None:
         of_sizes = replace(both, close_ups=close_ups, traces=(one, replace(two, replicas=2)))
         kinds = [each.kind for each in hints(Located(STEP, "gradients"), of_sizes)]
         assert ("clips-per-replica" in kinds) == said
+
+
+@pytest.mark.parametrize(("limit", "replicas", "said"), [(1.0, 2, True), (None, 2, False), (1.0, 1, False)])
+def test_gradients_that_each_replicas_optimizer_limits_are_said(limit: float | None, replicas: int, said: bool) -> None:
+    both = sides(RIGHT)
+    adam = {**ADAM, "config": {**ADAM["config"], "global_clipnorm": limit}}
+    one, two = (replace(trace, optimizers=[adam]) for trace in both.traces)
+    of_sizes = replace(both, traces=(one, replace(two, replicas=replicas)))
+    kinds = [each.kind for each in hints(Located(STEP, "update"), of_sizes)]
+    assert ("clips-per-replica" in kinds) == said
 
 
 @pytest.mark.usefixtures("texts_by_id")
