@@ -127,6 +127,8 @@ for x_val, y_val in val:
 def test_what_a_line_adds_to_a_metric_is_the_loss_of_advice(tmp_path):
     text = "def loss(y): ...\nmean = tf.keras.metrics.Mean()\nmean.update_state(value)\n"
     assert advised(tmp_path, "loss-averaged-over-batches", text, 3)[1].startswith("mean.update_state(value * ")
+    sums = text.replace("(value)", "(value + penalty)")
+    assert advised(tmp_path, "loss-averaged-over-batches", sums, 3)[1].startswith("mean.update_state(loss * ")
 
 
 def test_label_smoothing_is_written_where_the_loss_is_made(tmp_path):

@@ -172,7 +172,8 @@ def _of_update(tree: ast.Module, line: int) -> dict[str, str]:
     """The loss that a line adds to a metric."""
     calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and each.lineno == line and each.args]
     updates = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "update_state"]
-    return {"loss": ast.unparse(updates[0].args[0])} if len(updates) == 1 and len(updates[0].args) == 1 else {}
+    given = updates[0].args if len(updates) == 1 else []
+    return {"loss": ast.unparse(given[0])} if len(given) == 1 and isinstance(given[0], ast.Name | ast.Attribute) else {}
 
 
 def in_own_names(advice: str, names: Mapping[str, str]) -> str:

@@ -84,6 +84,7 @@ def used_by(other: Trace, right: Trace, step: int = 1) -> Used:
     rate = config.get("learning_rate")
     options = [f"learning_rate={rate:.6g}" if isinstance(rate, float) else "schedule" if rate else "..."]
     given = {name: config[name] for name in OPTIONS if config.get(name) and config[name] != USUAL.get(name)}
+    given = {name: value for name, value in given.items() if isinstance(value, int | float)}
     options += [f"{name}={value if isinstance(value, bool) else format(value, '.6g')}" for name, value in given.items()]
     return Used.of(words, class_of(optimizer), ", ".join(options))
 
