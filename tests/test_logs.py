@@ -305,6 +305,15 @@ def test_numbers_that_cannot_be_the_seeds_of_logs_are_refused(tmp_path: Path, na
         read_sides([f"{tmp_path}/fit-*.csv", f"{tmp_path}/loop-*.csv"])
 
 
+def test_an_epoch_that_no_log_of_one_side_has_is_no_difference_of_a_study(tmp_path: Path) -> None:
+    logs = [
+        csv(tmp_path / f"{name}-{i}.csv", {"loss": LOSS[:epochs], "val_loss": [0.5, 0.4 + i / 1000, 0.3][:epochs]})
+        for name, epochs in (("fit", 2), ("loop", 3))
+        for i in range(3)
+    ]
+    assert run(tmp_path, *logs)[1]["verdict"] == "alike"
+
+
 def test_a_number_that_is_not_finite_on_one_side_says_nothing_of_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
