@@ -291,10 +291,10 @@ def assert_alike(
         if text:
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:
-        given = map(_as_argument, (experiment, reference, trainer))
+        given = [*map(_as_argument, (experiment, reference, trainer))]
         asked = "--experiment {} --trainers {} {}".format(*given) + f" --batch-size {batch_size}" * bool(batch_size)
         text = in_short(report.as_verdict(), asked)
-        if asked.endswith(":NAME") or ":NAME " in asked:
+        if any(each.endswith(":NAME") for each in given):
             text += "; NAME is what this test gives, once a file makes it under that name"
         if batch_size is None and any(each.id in OF_LAST_BATCH for each in judged.causes):
             text += f"\n  {NO_BATCH_SIZE}"

@@ -25,7 +25,7 @@ from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
 from compare.verdict.exact import metric_names, paired_names
-from compare.verdict.logged import compare_logs, epochs_of, in_common
+from compare.verdict.logged import compare_logs, epochs_of, in_common, of_one_seed
 from compare.verdict.model import Verdict
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin
 
@@ -122,9 +122,7 @@ def _incomplete(
     """Which logs lack numbers that their partners have, while other logs of their side have them."""
     notes = []
     for candidate in candidates:
-        others = {record.seed: record for record in candidate}
-        pairs = [(record, others[record.seed]) for record in reference if record.seed in others]
-        for pair in zip(*in_common(pairs), strict=True):
+        for pair in zip(*in_common(of_one_seed(reference, candidate)), strict=True):
             for record, partner in (pair, pair[::-1]):
                 lacking: dict[tuple[int, ...], list[str]] = {}
                 for name in metric_names(partner):

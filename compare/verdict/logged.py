@@ -26,8 +26,7 @@ def compare_logs(reference: Sequence[Record], candidate: Sequence[Record], margi
     digits, or if a study says so. Different numbers of one seed are inconclusive: nobody knows whether both were meant
     to be equal. Each side has a record per seed, without fingerprints.
     """
-    others = {record.seed: record for record in candidate}
-    pairs = [(record, others[record.seed]) for record in reference if record.seed in others]
+    pairs = of_one_seed(reference, candidate)
     compared = [_compare(*pair, alone=len(pairs) == 1) for pair in pairs]
     unequal = [each for each in compared if each.verdict != ALIKE]
     shown = max([*unequal, *compared[: not unequal]], key=lambda each: each.number_alone is not None)
@@ -112,6 +111,12 @@ def _telling(values: Sequence[tuple[str, float]]) -> bool:
 def _digits(value: float) -> int:
     """The number of significant digits of the shortest decimal."""
     return len(shortest(value).partition("e")[0].replace(".", "").lstrip("-0"))
+
+
+def of_one_seed(reference: Sequence[Record], candidate: Sequence[Record]) -> list[tuple[Record, Record]]:
+    """The records of both sides in pairs, by their seed; what has no partner is left out."""
+    others = {record.seed: record for record in candidate}
+    return [(record, others[record.seed]) for record in reference if record.seed in others]
 
 
 def in_common(pairs: Sequence[tuple[Record, Record]]) -> tuple[list[Record], list[Record]]:
