@@ -64,6 +64,15 @@ def test_a_gap_up_to_a_hundred_times_the_twins_is_rounding(times: float, verdict
     assert first_beyond(fit, loop, [twin], (1, 1)) == (None if verdict == "alike" else (1, 1))
 
 
+@pytest.mark.parametrize(("began", "times", "explained"), [(0, 399, True), (0, 401, False), (1.9, 101, False)])
+def test_four_units_of_what_training_moved_are_rounding(began: float, times: float, explained: bool) -> None:
+    unit = 2.0**-22
+    loop, twin = record("loop", began, 2 + times * unit), record("twin-1", began, 2 + unit)
+    fit = record("fit", began, 2)
+    judged = with_noise(compare_records(fit, loop), fit, loop, [twin]).training.noise
+    assert judged is not None and judged.explains is explained
+
+
 def seen(loss: float) -> CloseUp:
     """A step of which the loss was seen."""
     return CloseUp({1: [Event("loss", 0, {"targets": 1}, [np.float64(loss)])]})

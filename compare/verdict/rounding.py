@@ -57,6 +57,12 @@ REPEATER = 2
 """The number of the twin that repeats the first step; there are always two, and the first is looked into."""
 UNLIKELY = 1e-5
 """The gap of all weights, relative to their norm, above which a first difference is thought to be no rounding."""
+UPDATE = 4.0
+"""The least gap of a variable's twins, in units in the last place of the distance that training has moved it.
+
+Twins move weights, not the optimizer's own arithmetic, which loses digits too: Keras's Adam takes ``1 - beta_2**t`` in
+float32, so its first step is off by 6e-6, or 54 such units. Nothing shows it but a bias that began at zero.
+"""
 UNIT = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 """One unit in the last place of a number near 1, by its dtype."""
 FAR_SHARE, FAR_BEYOND = 0.1, 30.0
@@ -225,6 +231,7 @@ def _ratios(
     In a variable of a few elements the noise of all twins may be undone by chance, by the rounding of the step itself.
     So a gap of one unit in the last place, by which twins are moved, counts as rounding in any case.
     """
+    began = anchor.at(anchor.keys[:1])["projections"]
     gaps = twin_gaps = np.zeros((1, len(reference.variables)))  # the largest so far
     units = unit_in_last_place(reference.variables)
     for keys in in_blocks(_seen(_places(reference, candidate, anchor, start), twins)):
@@ -240,9 +247,11 @@ def _ratios(
         gaps = np.fmax.accumulate(np.concatenate([gaps[-1:], gap]))[1:]
         twin_gaps = np.maximum.accumulate(np.concatenate([twin_gaps[-1:], twin_gap]))[1:]
         one_unit = units * np.nan_to_num(variable_norms(base["projections"]), posinf=0.0)
+        of_update = UPDATE * units * np.nan_to_num(variable_norms(base["projections"], began), posinf=0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             by_chance = (twin_gaps == 0) & (gaps <= one_unit)
-            ratios = np.where(by_chance, FACTOR * gaps / one_unit, gaps / twin_gaps)
+            rounding = np.where(twin_gaps > 0, np.maximum(twin_gaps, of_update), 0.0)
+            ratios = np.where(by_chance, FACTOR * gaps / one_unit, gaps / rounding)
         ratios[np.isnan(ratios)] = 0.0  # there is no gap, or both are infinite
         yield keys, ratios
         if ended.any():
