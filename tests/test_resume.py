@@ -466,6 +466,15 @@ def test_what_is_missing_of_a_finished_run_is_made_without_training(experiment, 
     assert Interrupted.epochs == []
 
 
+def test_a_page_of_somebody_else_in_the_folder_is_not_replaced(experiment, begun_once, tmp_path):
+    shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
+    page = tmp_path / "run" / "report.html"
+    page.write_text("<title>My thesis</title>")
+    with pytest.raises(compare.RequestError, match=r"report\.html is no page of a run and is not replaced; move it"):
+        resumed(experiment, tmp_path)
+    assert page.read_text() == "<title>My thesis</title>"
+
+
 def test_a_finished_run_whose_verdict_is_damaged_says_so(experiment, begun_once, tmp_path, capsys):
     shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
     path = tmp_path / "run" / "verdict.json"

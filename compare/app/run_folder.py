@@ -20,6 +20,7 @@ from compare.options import as_json
 from compare.records.files import umask
 from compare.records.model import RecordError
 from compare.records.run_json import FINISHED, RunJson
+from compare.reporting.html import is_foreign
 from compare.request import Request, Task
 
 
@@ -119,8 +120,11 @@ def _begun(options: Request) -> Path:
         last += 1
     if last == 0:
         raise RequestError(f"--resume: no run has begun in {shown_path(wanted)}; omit --resume to start one")
-    RunJson.read(numbered(wanted, last))  # nothing is written into a folder that holds no run
-    return numbered(wanted, last)
+    folder = numbered(wanted, last)
+    RunJson.read(folder)  # nothing is written into a folder that holds no run
+    if is_foreign(page := folder / "report.html", "run"):
+        raise RequestError(f"{shown_path(page)} is no page of a run and is not replaced; move it elsewhere")
+    return folder
 
 
 def _unfinished(folder: Path) -> bool:

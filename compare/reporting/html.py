@@ -35,7 +35,7 @@ from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.model import Failure, Verdict
 from compare.verdict.outcomes import FROM_BEST
 
-TITLES = {"together": " runs side by side</title>", "index": ">All runs</title>"}
+TITLES = {"run": "</title>", "together": " runs side by side</title>", "index": ">All runs</title>"}
 """How the titles end of the pages that replace one of their own kind."""
 FILES = ("--experiment", "--trainers", "--scripts", "--logs")
 """The options that name files."""
