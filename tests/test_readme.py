@@ -199,6 +199,13 @@ def test_the_scripts_accept_the_guides_commands(tmp_path, monkeypatch):
     assert [script for script in sorted(named) if not (ROOT / script).is_file()] == []
 
 
+def test_the_guides_loop_for_several_replicas_is_identical(tensorflow, folder):
+    (folder / "my_replicas.py").write_text(example("my_replicas.py", GUIDE[ROOT / "reports" / "guide" / "loops.md"]))
+    trainers = "fit", "my_replicas.py:MyReplicas"
+    result = compare.run("my_task.py", trainers=trainers, epochs=1, replicas=2, reports=folder, quiet=True)
+    assert result.verdict == "identical"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cause"), [("summed.py:Summed", "loss-summed"), ("my_step.py:MyStep", "regularization-missing")]
