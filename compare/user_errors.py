@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import linecache
+import math
 import os
 import re
 import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType
@@ -275,6 +277,23 @@ def _called_from_here(frames: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 def _innermost(frames: list[tuple[str, int]]) -> tuple[str, int] | None:
     return next(((file, line) for file, line in reversed(frames) if is_user_code(file)), None)
+
+
+def imported_by(files: Iterable[Path], began: float = math.inf) -> dict[str, str]:
+    """SHA-256 digests of the files that these have imported from their own folders in this process, by path.
+
+    They are empty where a file was written after the time ``began``, since it may have been imported before that.
+    """
+    own = {each.resolve() for each in files}
+    folders = tuple(f"{each.parent}{os.sep}" for each in own)
+    imported = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    digests = {}
+    for file in sorted(imported - set(map(str, own))):
+        if file.startswith(folders) and is_user_code(file):
+            with suppress(OSError):  # it may be gone since
+                later = os.path.getmtime(file) > began
+                digests[file] = "" if later else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return digests
 
 
 def is_user_code(filename: str) -> bool:

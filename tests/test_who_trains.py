@@ -153,16 +153,24 @@ def test_a_script_that_fails_is_compared_if_it_has_made_all_steps(
         assert "two.py failed: ZeroDivisionError" in told.err
 
 
+EDITED_ONCE = "import mine, os; os.path.getsize(mine.__file__) or open(mine.__file__, 'w').write('#')"
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [("two.py", "open(__file__, 'a').write('#')"), ("mine.py", EDITED_ONCE)],
+    ids=["own", "imported"],
+)
 def test_a_script_that_changes_while_it_is_compared_is_not_run_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: str, changes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changes = "open(__file__, 'a').write('# saved')"
+    (tmp_path / "mine.py").touch()
     for name, more in (("one", "train()"), ("two", f"{changes}; train(keras.optimizers.SGD(0.2))")):
         (tmp_path / f"{name}.py").write_text(f"{TASK}\n{more}\n")
     scripts = [str(tmp_path / f"{name}.py") for name in ("one", "two")]
     assert cli.main(["--scripts", *scripts, "--reports", str(tmp_path / "r"), "--quiet"]) == 3
     error = capsys.readouterr().err
-    assert error.endswith("two.py changed while it was compared: compare again\n") and error.count("\n") == 1
+    assert error.endswith(f"{file} changed while it was compared: compare again\n") and error.count("\n") == 1
 
 
 def test_what_is_not_seen_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

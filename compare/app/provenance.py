@@ -23,7 +23,7 @@ from compare.naming import is_file, source_and_attribute
 from compare.options import as_json
 from compare.records.run_json import now
 from compare.request import Request
-from compare.user_errors import is_user_code
+from compare.user_errors import imported_by
 
 if TYPE_CHECKING:
     from compare.app.ready import Session
@@ -74,15 +74,8 @@ def code_of_user(options: Request) -> dict[str, str]:
 
 def imported(options: Request) -> dict[str, str]:
     """SHA-256 digests of the files that those of the options have imported from their own folders, by path."""
-    named = [source_and_attribute(located)[0] for located in map(options.located, options.named) if is_file(located)]
-    folders = tuple(f"{Path(source).resolve().parent}{os.sep}" for source in named)
-    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-    files -= {str(Path(source).resolve()) for source in named}
-    digests = {}
-    for file in sorted(each for each in files if each.startswith(folders) and is_user_code(each)):
-        with suppress(OSError):  # it may be gone since
-            digests[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return digests
+    located = map(options.located, options.named)
+    return imported_by(Path(source_and_attribute(each)[0]) for each in located if is_file(each))
 
 
 def before_training(session: Session) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, left_by
 from compare.app.script_sides import Side
 from compare.errors import NoVerdictError
 from compare.modes import Scripts
-from compare.naming import log_name, some
+from compare.naming import log_name, shown_path, some
 from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
@@ -24,7 +24,7 @@ from compare.verdict.rounding import unlikely
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import AWAITED, ENDED, Nudge, Settings
-from compare.watch.trace import UNSEEN, Trace, read_traces
+from compare.watch.trace import IMPORTED, UNSEEN, Trace, read_traces
 
 PATIENCE = 60.0
 """Seconds that a script waits for the initial weights of the reference until it is said that there is no model yet."""
@@ -138,7 +138,7 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
         KeyboardInterrupt: if it was interrupted, unless they run for the first time.
     """
     first = session.first
-    _refuse_changed(session)
+    _refuse_changed(session, {} if session.options.commits else code_of_user(session.options))
     logs = [
         session.folder / log_name(name) if first else Path(each.folder).with_suffix(".log")
         for name, each in zip(shown, settings, strict=True)
@@ -181,13 +181,21 @@ def run_scripts(session: ScriptsSession, settings: Sequence[Settings], shown: Se
             if not first:
                 raise
             session.interrupted = True
+    for run in runs:
+        _refuse_changed(
+            session, {shown_path(Path(file)): each for file, each in (left_by(run, IMPORTED) or {}).items()}
+        )
     return runs
 
 
-def _refuse_changed(session: ScriptsSession) -> None:
-    """Raises a NoVerdictError if a script was changed since it was first run: the new one's steps are other ones."""
-    known, now = session.run.code or {}, {} if session.options.commits else code_of_user(session.options)
-    if changed := [name for name in now.keys() & known.keys() if now[name] != known[name]]:
+def _refuse_changed(session: ScriptsSession, now: Mapping[str, str]) -> None:
+    """Raises a NoVerdictError if code was changed since it was first run: its steps are other ones now.
+
+    Args:
+        now: digests of files, by what they are called.
+    """
+    known = session.run.code = {**now, **(session.run.code or {})}
+    if changed := [name for name in now if now[name] != known[name]]:
         raise NoVerdictError(f"{some(sorted(changed))} changed while it was compared: compare again")
 
 

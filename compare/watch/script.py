@@ -9,6 +9,7 @@ import builtins
 import os
 import sys
 import threading
+import time
 import traceback
 from contextlib import nullcontext, suppress
 from importlib.machinery import PathFinder, SourceFileLoader
@@ -25,14 +26,14 @@ from compare.errors import StorageError
 from compare.patching import patch, undo
 from compare.records import write_json
 from compare.request import keras_of_the_environment
-from compare.user_errors import ProcessExit, describe, refusing_exit
+from compare.user_errors import ProcessExit, describe, imported_by, refusing_exit
 from compare.watch.alike import make_alike
 from compare.watch.environment import environment
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.settings import Settings
 from compare.watch.stages import StageObserver
-from compare.watch.trace import ENOUGH, ENVIRONMENT, FAILED, OTHERS, OVER, UNTRAINED
+from compare.watch.trace import ENOUGH, ENVIRONMENT, FAILED, IMPORTED, OTHERS, OVER, UNTRAINED
 from compare.watch.trace_writer import TraceWriter
 
 
@@ -41,7 +42,8 @@ def run(settings: Settings) -> int:
 
     Returns the exit status.
     """
-    folder, process, generation = Path(settings.folder), os.getpid(), keras_of_the_environment()
+    folder, process, began = Path(settings.folder), os.getpid(), time.time()
+    generation = keras_of_the_environment()
     writer = TraceWriter(folder)
     initial = make_alike(settings)
     kind = StageObserver if settings.close_up else Observer
@@ -72,6 +74,7 @@ def run(settings: Settings) -> int:
     if keras_of_the_environment() != generation:
         writer.unseen("sets TF_USE_LEGACY_KERAS itself, when TensorFlow is already there: set it for the command")
     write_json(folder / OTHERS, other_libraries())
+    write_json(folder / IMPORTED, imported_by([Path(settings.script)], began))
     if observer.trainings:  # otherwise asking TensorFlow would be the first use of it, which prints
         write_json(folder / ENVIRONMENT, environment(settings.source))
     write_json(folder / UNTRAINED, observer.untrained())

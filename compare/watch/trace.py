@@ -45,6 +45,8 @@ MADE_WITH = "_made_with"
 """The attribute of an optimizer with the learning rate with which it was made."""
 MADE_AFTER = "_made_after"
 """The attribute of an optimizer with the number of steps that the script had made by then."""
+IMPORTED = "imported"
+"""The file with the digests of what the script has imported from its own folder, by path."""
 OTHERS = "others"
 """The file with the names of other libraries that the script has imported, or asked for."""
 
