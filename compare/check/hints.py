@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from compare.check.causes.data_recorded import has_unknown_pairs
+from compare.check.causes.layers import layers_alone, layers_apart
 from compare.check.causes.optimizer_recorded import made_again
-from compare.check.causes.step import flags_of, layers_alone, layers_apart
+from compare.check.causes.step import flags_of
 from compare.check.layer_outputs import SQUASHING, first_layer_apart, given_to
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple, norm_of

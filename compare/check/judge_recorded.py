@@ -16,6 +16,7 @@ import numpy as np
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
 from compare.check.causes.data_recorded import operation_of
+from compare.check.causes.layers import layers_apart, of_layers
 from compare.check.causes.optimizer import TAKEN
 from compare.check.causes.optimizer_recorded import (
     OF_GRADIENTS,
@@ -25,7 +26,6 @@ from compare.check.causes.optimizer_recorded import (
     begins_with,
     kind_of_setting,
 )
-from compare.check.causes.step import layers_apart, of_layers
 from compare.check.measurement import Measurement
 from compare.check.own_names import at_line
 from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe

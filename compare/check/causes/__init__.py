@@ -7,7 +7,7 @@ what only this page says in ``scripts/pages/templates/causes.toml``, then ``pyth
 tests name each of these that is missing.
 """
 
-from compare.check.causes import data, loss, loss_of_examples, not_finite, optimizer, reporting, step
+from compare.check.causes import data, layers, loss, loss_of_examples, not_finite, optimizer, reporting, step
 from compare.check.causes.base import Cause
 
 CATALOGUE: dict[str, Cause] = {
@@ -17,6 +17,7 @@ CATALOGUE: dict[str, Cause] = {
         *loss.CAUSES,
         *loss_of_examples.CAUSES,
         *step.CAUSES,
+        *layers.CAUSES,
         *optimizer.CAUSES,
         *data.CAUSES,
         *reporting.CAUSES,
