@@ -20,7 +20,8 @@ from compare.check.causes.data_recorded import _in_whole_epoch
 from compare.check.causes.loss_of_examples import _recorded_logits
 from compare.check.causes.loss_recorded import _is_times, recorded_without_penalty
 from compare.check.causes.optimizer_recorded import kind_of_setting, with_options
-from compare.check.hints import _hints_on_draws, called_between_steps, hints
+from compare.check.draws import hints_on_draws
+from compare.check.hints import called_between_steps, hints
 from compare.check.judge_recorded import _with_updates_of, name_causes, name_further
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
@@ -730,7 +731,7 @@ def test_draws_of_a_model_in_training_mode_between_steps_are_told_with_their_lin
     given = replace(sides(other), close_ups=(right, other))
     untaped = [None if line is None else ("loop.py", line, "model(x, training=True)") for line in lines]
     first, second = (replace(trace, untaped=line) for trace, line in zip(given.traces, untaped, strict=True))
-    seen = next(_hints_on_draws(replace(given, traces=(first, second)), Located(STEP, "predictions")))
+    seen = next(hints_on_draws(replace(given, traces=(first, second)), Located(STEP, "predictions")))
     assert (seen.kind, seen.quantities.get("line")) == (
         kind, "loop.py:7: model(x, training=True)" if kind == "drawn-in-validation" else None)  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from compare.check.causes.data_recorded import has_unknown_pairs
 from compare.check.causes.layers import layers_alone, layers_apart
 from compare.check.causes.optimizer_recorded import made_again
 from compare.check.causes.step import flags_of
+from compare.check.draws import hints_on_draws, hints_on_random_numbers
 from compare.check.layer_outputs import SQUASHING, first_layer_apart, given_to
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple, norm_of
@@ -24,7 +24,6 @@ from compare.check.recorded import (
     PARALLEL,
     RecordedLoss,
     clipping_of,
-    drawn_more_often,
     equal_gradients,
     factor_of_gradients,
     is_round,
@@ -114,21 +113,6 @@ def _hints_on_parts(sides: Sides, located: Located) -> Iterator[Measurement]:
     by_hand = located.stage == GRADIENTS and all(each.of(sides.step, "clip") for each in limiting)
     if by_hand or (located.stage == UPDATE and "replicas" in numbers and all(map(clipping_of, sides.traces))):
         yield Measurement.of(clips, **numbers)
-
-
-def _hints_on_draws(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """A layer that has drawn random numbers more often on one side, maybe in validation."""
-    called = Source.of(sides.other_trace.untaped)
-    steps = [sides.step - 1 + sum(step < sides.step for step in each.empty)
-             for each in (sides.other_trace, sides.right_trace)]  # fmt: skip
-    for seen in drawn_more_often(*sides.close_ups, sides.step):
-        times = seen.quantities["times"], seen.quantities["other_times"]
-        if steps[0] != steps[1] and times[0] * steps[1] == times[1] * steps[0]:
-            yield Measurement("drawn-without-data", seen.quantities)
-            continue
-        more = times[0] > times[1]
-        validates = called is not None and sides.right_trace.untaped is None and more
-        yield Measurement("drawn-in-validation", {**seen.quantities, "line": str(called)}) if validates else seen
 
 
 def _hints_on_flags(sides: Sides, located: Located) -> Iterator[Measurement]:
@@ -289,63 +273,6 @@ def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
         yield Measurement.of("inputs-times", factor=factor)
 
 
-def _hints_on_random_numbers(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """Random numbers that were seen to differ before the stage; where they were not seen, those of graph and loop."""
-    drawn = sides.other_trace.drawn, sides.right_trace.drawn
-    stage = located.stage or ""
-    numbers = [_drawn_before(each, sides.step, stage) for each in (sides.other, sides.right)]
-    both = [name for name in drawn[1] if name in drawn[0]]
-    seen = [name for name in both if all(name in each for each in numbers)]
-    one, another = numbers
-    # Where one side has drawn all that the other has, and goes on, the numbers are the same.
-    if apart := [name for name in seen if not (one[name] <= another[name] or one[name] >= another[name])]:
-        yield _of_other_shapes(sides, apart[0]) or Measurement.of("drawn-otherwise", functions=apart)
-    elif other_ways := [name for name in both if name not in seen and set(drawn[0][name]) != set(drawn[1][name])]:
-        yield Measurement.of("drawn", functions=other_ways)
-    for at in (sides, sides.turned()):
-        own = at.other_trace.drawn
-        late = _drawn_for_loss(at.other, at.step) if stage == LOSS else own
-        inside = _drawn_in(at.other, at.step) - _drawn_in(at.right, at.step)
-        alone = [each for each in own if each in (inside if at.right_trace.drawn else late)]
-        if alone and not at.right_trace.drawn.keys() & {*alone}:
-            yield Measurement.of("calls-alone", side=at.other_name, functions=alone)
-
-
-def _drawn_in(close_up: CloseUp, step: int) -> set[str]:
-    return {event.info["name"] for event in close_up.of(step, "drawn")}
-
-
-def _of_other_shapes(sides: Sides, name: str) -> Measurement | None:
-    """What says that a function was asked for numbers of another shape on each side, which are others by that."""
-    drawn = [[each for each in side.of(sides.step, "drawn") if each.info["name"] == name] for side in sides.close_ups]
-    for right, other in zip(*drawn, strict=False):
-        shape, other_shape = (str(each.info.get("shape")) for each in (other, right))
-        if shape != other_shape:
-            line = Source.of(other.info.get("line"))
-            numbers = {"function": name, "shape": shape, "other_shape": other_shape}
-            return Measurement.of("drawn-in-other-shape", **numbers, line=str(line) if line else None)
-    return None
-
-
-def _drawn_for_loss(close_up: CloseUp, step: int) -> set[str]:
-    """The functions that have drawn numbers after a step's predictions; before the first, also weights are drawn."""
-    events = close_up.steps.get(step, ())
-    begin = next((i for i, each in enumerate(events) if each.kind == "predictions"), len(events) if step == 1 else 0)
-    return {event.info["name"] for event in events[begin:] if event.kind == "drawn"}
-
-
-def _drawn_before(close_up: CloseUp, step: int, stage: str) -> dict[str, Counter[int]]:
-    """The hashes of the random numbers that a step has drawn before it came to a stage, by function."""
-    events = close_up.steps.get(step, ())
-    kind = "inputs" if stage == EXAMPLES else stage
-    end = max((i for i, event in enumerate(events) if event.kind == kind), default=len(events))
-    found: dict[str, Counter[int]] = {}
-    for event in events[:end]:
-        if event.kind == "drawn":
-            found.setdefault(event.info["name"], Counter()).update(event.rows)
-    return found
-
-
 def _steps_on_each_batch(close_up: CloseUp, steps: Sequence[int]) -> int:
     """How many steps in a row have the same examples, in all batches but the last alike; 0 if that is not so."""
     batches = [tuple(example_rows(close_up, step)) for step in steps]
@@ -375,7 +302,7 @@ def _hints_on_examples(sides: Sides, located: Located) -> Iterator[Measurement]:
         split = [(name, float(fit["validation_split"])) for name, fit in fits if fit.get("validation_split")]
         if len(split) == 1:
             yield Measurement.of("split-off", side=split[0][0], share=split[0][1])
-        yield from _hints_on_random_numbers(sides, located)
+        yield from hints_on_random_numbers(sides, located)
     elif right != other and sorted(right) == sorted(other):
         yield Measurement.of("reordered", examples=len(right))
     for at in (sides, sides.turned()):
@@ -490,19 +417,19 @@ def _keeps_gradients(sides: Sides) -> bool:
 AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]]]] = {
     "": (made_again, _hints_on_parts),
     EXAMPLES: (_hints_on_first_updates, _hints_on_examples, made_again, _hints_on_parts),
-    INPUTS: (made_again, _hints_on_inputs, _hints_on_parts, _hints_on_random_numbers),
+    INPUTS: (made_again, _hints_on_inputs, _hints_on_parts, hints_on_random_numbers),
     PREDICTIONS: (
-        made_again, _hints_on_draws, layers_alone, _hints_on_outputs, _hints_on_models,
-        _hints_between_layers, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
+        made_again, hints_on_draws, layers_alone, _hints_on_outputs, _hints_on_models,
+        _hints_between_layers, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
     ),
     LOSS: (
         made_again, _hints_on_labels, _hints_on_weights, _hints_on_sizes, _hints_on_squares,
-        _hints_on_terms, _hints_on_flags, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
+        _hints_on_terms, _hints_on_flags, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
     ),
     GRADIENTS: (_hints_on_gradients, made_again, _hints_on_parts, _hints_on_layers),
     UPDATE: (_hints_on_updates, _hints_on_parts, _hints_on_layers),
     STATE: (
-        made_again, _hints_on_calls, _hints_on_parts, _hints_on_layers, _hints_on_random_numbers,
+        made_again, _hints_on_calls, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
     ),
 }  # fmt: skip
 """What is looked for where a stage is the first that differs, in the order in which it is told; "" if none is known."""
