@@ -227,8 +227,11 @@ def test_a_run_that_was_interrupted_is_said_to_be(status: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["interrupted", "unexplained"])
-def test_scripts_that_were_interrupted_before_rounding_was_measured_are_not_different(status: str) -> None:
-    scripts: Any = {"status": status, "options": {"epochs": 1, "scripts": ["a.py", "b.py"]}}
+@pytest.mark.parametrize("options", [{"scripts": ["a.py", "b.py"]}, {}], ids=["scripts", "trainers"])
+def test_what_was_interrupted_before_rounding_was_measured_is_not_different(
+    status: str, options: Mapping[str, Any]
+) -> None:
+    scripts: Any = {"status": status, "options": {"epochs": 1, **options}}
     made = judged([record("fit", 0, 1), record("loop", 0, 2)], **scripts)
     assert made.interrupted and made.verdict == "inconclusive"
     assert judged([record("fit", 0, 1), record("loop", 0, np.nan)], **scripts).verdict == "different"

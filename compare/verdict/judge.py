@@ -309,8 +309,8 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
         if pair.trained:
             if scripts:
                 found = _with_variables(with_located(found, pair.checked), pair)
-                if interrupted and pair.noise_start is not None and found.training.verdict == DIFFERENT:
-                    found = found.undecided(UNMEASURED)
+            if interrupted and pair.noise_start is not None and found.training.verdict == DIFFERENT:
+                found = found.undecided(UNMEASURED)
             if interrupted and pair.study is not None and pair.checked is None and found.training.verdict == ALIKE:
                 found = found.undecided(UNSEARCHED)
             if run.status == INTERRUPTED:
