@@ -57,11 +57,13 @@ from compare.verdict.outcomes import FROM_BEST
 from compare.verdict.rounding import Noise
 
 
-def train(console: Console, gap: RunningGap, trainer: str, off_from: int | None = None, epochs: int = 2) -> None:
+def train(
+    console: Console, gap: RunningGap, trainer: str, off_from: int | None = None, epochs: int = 2, begin: int = 1
+) -> None:
     """Two steps an epoch; from step ``off_from`` on, counted over all epochs, the weights are off by 0.5."""
-    number = 0
+    number = 2 * (begin - 1)
     with TrainerProgress(console, trainer, range(1, epochs + 1), 2, 32, gap) as progress:
-        for epoch in range(1, epochs + 1):
+        for epoch in range(begin, epochs + 1):
             for step in (1, 2, EPOCH_END):
                 number += step != EPOCH_END
                 off = off_from is not None and number >= off_from
@@ -89,6 +91,15 @@ def test_where_no_one_watches_an_epoch_is_one_line_with_the_gap_so_far() -> None
         "mine  epoch 1/2  loss 1.0000  2.0 s, 32 examples/s, weights equal",
         "mine  epoch 2/2  loss 0.5000  2.0 s, 32 examples/s, weight gap 5.0e-01 (norm) since epoch 2, step 1",
     ]
+
+
+@pytest.mark.parametrize(("off", "since"), [(1, "epoch 2, step 1, or before"), (4, "epoch 2, step 2")])
+def test_a_resumed_run_does_not_say_that_weights_were_equal_before(off: int, since: str) -> None:
+    out = io.StringIO()
+    console, gap = Console(file=out, width=200, highlight=False), RunningGap("fit")
+    for trainer, off_from in (("fit", None), ("mine", off)):
+        train(console, gap, trainer, off_from, begin=2)
+    assert out.getvalue().splitlines()[-1].endswith(f"weight gap 5.0e-01 (norm) since {since}")
 
 
 def records_of(epoch: int, off: bool = False) -> list[Any]:

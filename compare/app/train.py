@@ -110,7 +110,7 @@ def listeners_of(
     def differs(trainer: str, place: Place) -> None:
         epoch, step = place
         where = {INITIAL: "initial weights differ from", EPOCH_END: f"weights at the end of epoch {epoch} differ from"}
-        text = where.get(step, f"weights differ from step {step:,} of epoch {epoch} on from")
+        text = where.get(step, f"weights differ from step {step:,} of epoch {epoch} on{gap.or_before(trainer)} from")
         tell(session.console, f"{trainer}  {text} those of {reference}", style="yellow")
         for listener in [listeners[trainer]] if at_once is None else listeners.values():
             listener.stop_at_difference(trainer)

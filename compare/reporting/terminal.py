@@ -107,6 +107,7 @@ class RunningGap:
         self._digests: defaultdict[str, defaultdict[Place, list[np.ndarray]]] = defaultdict(lambda: defaultdict(list))
         self._ends: defaultdict[str, dict[int, np.ndarray]] = defaultdict(dict)
         self._differs_since: dict[str, Place | None] = {}  # of those that were compared
+        self._maybe_before = set[str]()  # of those that a resumed run compares no earlier
         self._last, self._rests = np.zeros(0, np.uint64), False
         self._lock = threading.Lock()
 
@@ -139,13 +140,19 @@ class RunningGap:
         del self._digests[trainer][place]
         if self._rests and place[1] > INITIAL:
             return None  # it accumulates gradients, and the other may report one step where it reports several
+        first = trainer not in self._differs_since and place > (1, 1)
         known = self._differs_since.setdefault(trainer, None)
         if known is not None or not all(unequal(each, own[-1]).any() for each in expected):
             return None
         begun = [self._digests[name].get((place[0], INITIAL)) for name in (trainer, self.reference)]
         apart = all(begun) and unequal(begun[1][-1], begun[0][-1]).any()  # type: ignore[index]
         self._differs_since[trainer] = since = (place[0], INITIAL) if apart else place
+        self._maybe_before |= {trainer} if first else set()
         return since
+
+    def or_before(self, trainer: str) -> str:
+        """What is added to the place since when the weights differ, if nothing was compared before it."""
+        return ", or before" if trainer in self._maybe_before else ""
 
     def now(self, trainer: str) -> str:
         """Whether the weights are equal so far, in two words; empty if nothing was compared."""
@@ -178,7 +185,7 @@ class RunningGap:
         if (since := self._differs_since.get(trainer)) is None:
             return self.now(trainer)
         first, step = since
-        where = f"epoch {first}" + (f", step {step:,}" if step > INITIAL else "")
+        where = f"epoch {first}" + (f", step {step:,}" if step > INITIAL else "") + self.or_before(trainer)
         ends = [self._ends[name][epoch] for name in (trainer, self.reference) if epoch in self._ends[name]]
         gap = f" {float(total_norm(*ends)):.1e} (norm)" if len(ends) == 2 else ""
         return f"weight gap{gap} since {where}"
