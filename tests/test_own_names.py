@@ -1,7 +1,9 @@
 """Tests of advice in the names of the user's own code."""
 
 import ast
+import json
 import linecache
+from dataclasses import replace
 
 import pytest
 
@@ -274,12 +276,71 @@ def test_a_loss_function_and_what_it_is_given_are_called_as_in_its_line(tmp_path
      "opt = keras.optimizers.Adam(learning_rate=0.001, beta_1=0.8, clipnorm=1.0)"),
     ("opt = Adam(\n    0.01,\n    clipnorm=1.0,\n)", "Adam(..., clipnorm=None)", "opt = Adam(0.01)"),
     ("model.compile(Adam(0.1), 'mse')", "Adam(..., clipnorm=2.0)", "model.compile(Adam(0.1, clipnorm=2.0), 'mse')"),
+    ("opt = Adam(0.01)", "Adam(...)  # once", "opt = Adam(0.01)  # once"),
     ("opt = SGD(0.01)", "Adam(..., learning_rate=0.001)", "opt = Adam(..., learning_rate=0.001)"),
     ("opt = made()", "Adam(..., learning_rate=0.001)", "optimizer = Adam(..., learning_rate=0.001)"),
 ])  # fmt: skip
 def test_options_are_written_into_the_line_that_makes_the_optimizer(tmp_path, made, advice, right):
     line, written = advised(tmp_path, "optimizer-differs", f"{made}\n", 1, f"optimizer = {advice}\nmore = 1")
     assert (line, written) == (1, f"{right}\nmore = 1")
+
+
+def test_the_cell_of_a_notebook_is_read_as_a_file_is(tmp_path):
+    cells = ["# %% nothing", "%matplotlib inline\nopt = Adam(0.01)\n"]
+    content = {"cells": [{"cell_type": "code", "source": [each]} for each in cells]}
+    (tmp_path / "loop.ipynb").write_text(json.dumps(content))
+    finding = CATALOGUE["optimizer-differs"].found(
+        "loop", Measurement.of("mean-over-batches", metric="loss"), remedy="optimizer = Adam(..., learning_rate=0.001)"
+    )
+    cited = Source(f"{tmp_path / 'loop.ipynb'}, cell 2", 2, "opt = Adam(0.01)")
+    assert at_line(finding, cited).remedy == "opt = Adam(0.001)"
+    assert at_line(finding, replace(cited, file=f"{tmp_path / 'loop.ipynb'}, cell 3")).remedy == finding.remedy
+
+
+SHARED = (
+    "def forward(x):\n    return net(x, training={})\ndef step(x):\n    with GradientTape() as tape:\n        {}\n{}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("id", "flag", "inside", "outside", "remedy"),
+    [
+        ("validation-in-training-mode", "True", "y = forward(x)", "forward(v)", "training=training)  # an argument of"),
+        ("training-flag-missing", "False", "y = forward(x)", "forward(v)", "training=training)  # an argument of"),
+        ("validation-in-training-mode", "True", "y = net(x)", "forward(v)", "training=False)"),
+        ("training-flag-missing", "False", "y = forward(x)", "", "training=True)"),
+    ],
+)
+def test_a_function_of_training_and_validation_gets_the_flag_as_an_argument(
+    tmp_path, id, flag, inside, outside, remedy
+):
+    text = SHARED.format(flag, inside, outside)
+    (file := tmp_path / "loop.py").write_text(text)
+    linecache.clearcache()
+    cause, line = CATALOGUE[id], text.splitlines()[1].strip()
+    source = Source(str(file), 2, line, cause.instead_of(line))
+    found = at_line(cause.found("loop", Measurement.of("mean-over-batches", metric="loss")), source)
+    assert found.source is not None and remedy in found.source.instead + found.remedy
+    assert bool(found.source.instead) == (remedy[-1] == ")")
+
+
+@pytest.mark.parametrize(
+    ("id", "text", "line", "advice", "written"),
+    [
+        ("loss-averaged-over-batches", "test_loss(t_loss)", 1, "m.update_state(loss)", "m.update_state(t_loss)"),
+        (
+            "variables-not-trained", "g = tape.gradient(l, m.layers[0].weights)\nopt.apply(zip(g, m.layers[0].weights))",
+            1, "variables = model.weights", "variables = model.weights",
+        ),
+        (
+            "logits-mismatch", "fn = keras.losses.BinaryCrossentropy()\nout = net(x)\np = tf.sigmoid(out)\n"
+            "value = fn(y, p)\ngrads = tape.gradient(value, net.trainable_variables)",
+            4, "loss = loss_object(y, logits)", "value = fn(y, out)",
+        ),
+    ],
+)  # fmt: skip
+def test_advice_can_be_pasted_where_it_was_once_wrong(tmp_path, id, text, line, advice, written):
+    assert advised(tmp_path, id, text, line, advice) == (line, written)
 
 
 def test_what_a_line_calls_a_thing_stays_in_advice_that_is_made_of_it(tmp_path):

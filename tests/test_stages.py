@@ -1083,9 +1083,9 @@ def test_a_function_that_one_side_alone_draws_from_in_a_step_is_said(
 
 
 def test_numbers_drawn_before_the_first_step_may_be_its_weights() -> None:
-    draws = Event("drawn", 0, {"name": NORMAL}, [], [1])
-    close_up = CloseUp({1: [draws], 2: [draws]})
-    assert [found_hints._drawn_for_loss(close_up, step) for step in (1, 2)] == [set(), {NORMAL}]
+    drawn = Event("drawn", 0, {"name": NORMAL}, [], [1])
+    close_up = CloseUp({1: [drawn], 2: [drawn]})
+    assert [draws._drawn_for_loss(close_up, step) for step in (1, 2)] == [set(), {NORMAL}]
 
 
 def weights_of(*layers: str) -> Trace:

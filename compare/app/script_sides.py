@@ -19,7 +19,7 @@ from compare.errors import RequestError
 from compare.modes import Scripts
 from compare.naming import distinct, plain, refuse_missing, shown_path
 from compare.request import keras_of_the_environment
-from compare.watch.cells import joined
+from compare.watch.cells import codes_of, joined
 from compare.watch.settings import Program
 
 T = TypeVar("T")
@@ -128,8 +128,7 @@ def as_python(script: str, path: Path) -> str:
             f"{script}: notebooks need nbconvert; install it with: pip install 'fit-vs-loop[notebooks]'"
         ) from None
     try:
-        cells = json.loads(Path(script).read_text(encoding="utf-8"))["cells"]
-        codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        codes = codes_of(Path(script))
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         raise RequestError(f"{script}: this is not a notebook that can be read ({text})") from None

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.step_values import LOSS
 from compare.verdict.findings import Finding, Source
+from compare.watch.cells import codes_of
 
 MADE_BY = {
     "loss_object": r"(.*\.)?losses\.[A-Z]\w+|\w+Crossentropy",
@@ -41,7 +43,7 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     """The finding with the line where it was seen, and its advice in the names of the code around that line."""
     if source is None:
         return finding
-    names, cause, lines = dict[str, str](), CATALOGUE.get(finding.id), linecache.getlines(source.file)
+    names, cause, lines = dict[str, str](), CATALOGUE.get(finding.id), _lines_of(source.file)
     tree = ast.Module([], [])
     with suppress(SyntaxError, ValueError, RecursionError):
         tree = ast.parse("".join(lines))
@@ -54,8 +56,13 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
                 source = _nearer(source, rf"\b{made[1]}\(", (_around(tree, source.line), tree), lines)
         # Functions of tf.nn have no object that is made elsewhere.
         of_function = re.search(r"tf\.nn\.(?!compute_average_loss|scale_regularization_loss)", source.text)
-        if cause is not None and cause.made_in and not source.instead and not of_function:
+        of_call = finding.remedy.startswith("loss = loss_object(")
+        if cause is not None and cause.made_in and not source.instead and not of_function and not of_call:
             source = _nearer(source, cause.made_in, (_around(tree, source.line), tree), lines)
+    if "training=" in source.instead and (shared := _shared_with_training(tree, source.line)):
+        line = re.sub(r"training=(True|False)", "training=training", source.instead)
+        told = f"{line}  # an argument of {shared}: True in the training step, False in validation"
+        return replace(finding, source=replace(source, instead=""), remedy=told)
     of_line = cause.remedy_at(source.text) if cause is not None else ""
     remedy, kept = of_line or finding.remedy, set(re.findall(r"\w+", source.text)) if of_line else set[str]()
     returned, added = re.fullmatch(r"return (.+)", source.text), re.match(r"loss \+= (.+)", remedy)
@@ -67,6 +74,32 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     known = {name: own for name, own in names.items() if name not in kept}
     remedy = in_own_names(remedy, known)
     return replace(finding, source=source, remedy=_with_options(remedy, tree, source.line))
+
+
+def _lines_of(file: str) -> list[str]:
+    """The lines of a file, or of a notebook's cell as it is cited, without its magics."""
+    cell = re.fullmatch(r"(.+\.ipynb), cell (\d+)", file)
+    if cell is None:
+        return linecache.getlines(file)
+    with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+        code = codes_of(Path(cell[1]))[int(cell[2]) - 1]
+        return [re.sub(r"^\s*[%!].*", "", line) for line in code.splitlines(keepends=True)]
+    return []
+
+
+def _shared_with_training(tree: ast.Module, line: int) -> str:
+    """The function around a line that is called both under a tape and elsewhere; empty if there is none."""
+    scope = _around(tree, line)
+    if isinstance(scope, ast.Module):
+        return ""
+
+    def calls(part: ast.AST) -> set[ast.Call]:
+        found = (each for each in ast.walk(part) if isinstance(each, ast.Call))
+        return {each for each in found if ast.unparse(each.func) in (scope.name, f"self.{scope.name}")}
+
+    tapes = [each for each in ast.walk(tree) if isinstance(each, ast.With) and "GradientTape(" in ast.unparse(each)]
+    taped = set().union(*map(calls, tapes))
+    return scope.name if taped and calls(tree) - taped else ""
 
 
 def _functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -125,7 +158,7 @@ def own_names(tree: ast.Module, line: int) -> dict[str, str]:
 
 def _with_options(remedy: str, tree: ast.Module, line: int) -> str:
     """The statement that makes an optimizer with the options of advice such as ``Adam(..., clipnorm=1.0)``."""
-    advised = re.match(r"[\w.]+ = ([\w.]+)(\(\.\.\., .+\))$", remedy, re.MULTILINE)
+    advised = re.match(r"[\w.]+ = ([\w.]+)(\(\.\.\.(?:, .+)?\))(?=  #|$)", remedy, re.MULTILINE)
     statements = [
         each
         for each in ast.walk(tree)
@@ -171,7 +204,8 @@ def _of_loss_call(tree: ast.Module, line: int) -> dict[str, str]:
 def _of_update(tree: ast.Module, line: int) -> dict[str, str]:
     """The loss that a line adds to a metric."""
     calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and each.lineno == line and each.args]
-    updates = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "update_state"]
+    alone = [each.value for each in ast.walk(tree) if isinstance(each, ast.Expr)]  # such as metric(loss)
+    updates = [each for each in calls if getattr(each.func, "attr", "") == "update_state" or each in alone]
     given = updates[0].args if len(updates) == 1 else []
     return {"loss": ast.unparse(given[0])} if len(given) == 1 and isinstance(given[0], ast.Name | ast.Attribute) else {}
 
@@ -225,6 +259,8 @@ def _used(scope: ast.AST, known: Mapping[str, str], line: int) -> Named:
                 yield "variables", own
             case ast.Call(func=called, args=[own, *_]) if not later and ast.unparse(called) == known.get("model"):
                 yield from _if_named("x", own)
+            case ast.Assign(targets=[own], value=ast.Call(func=called)) if ast.unparse(called) == known.get("model"):
+                yield from _if_named("logits", own)
             case ast.Call(func=called, args=[y, predictions]) if not later:
                 if ast.unparse(called).removesuffix(".call") == known.get("loss_object"):
                     yield from (*_if_named("y", y), *_if_named("predictions", predictions))

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import bisect
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 MARK = "# In cell "
 """Begins the line before each cell, followed by the cell's number among those with code, from 1."""
+
+
+def codes_of(notebook: Path) -> list[str]:
+    """The code of each cell that has any.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: if that is no notebook.
+    """
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 def joined(cells: Sequence[str]) -> str:

@@ -56,7 +56,7 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
     remedy = WITHOUT_SOFTMAX if sides.foreseen else in_both  # only this side's model ends otherwise
     yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=remedy)
     if function := recorded.targets.squash:
-        remedy = f"predictions = model(x, training=True)  # the logits: this loss is given them, without {function}"
+        remedy = f"loss = loss_object(y, logits)  # what the model gives, without {function}"
         yield Variant({"loss": SQUASHED}, Measurement.of("script-squashed", function=function), remedy=remedy)
     by_right = not flag and not recorded.targets.are_probabilities
     if by_right and sides.foreseen:  # the other side's model ends otherwise, and its loss is right for that

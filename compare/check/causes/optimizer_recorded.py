@@ -95,7 +95,11 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
         remedy = OF_MICRO_BATCHES.format(every, every - 1) if in_micro_batches else remedy
         return "optimizer-differs", Variant({}, seen, remedy=remedy)
     both = (sides, sides.turned())
-    again = (Variant({}, made, by_right=at is not sides) for at in both for made in made_again(at, located))
+    again = (
+        Variant({}, made, remedy=MADE_ONCE.format(class_of(at.other_trace.optimizers[0])), by_right=at is not sides)
+        for at in both
+        for made in made_again(at, located)
+    )
     counted = next(again, None) or _counted_without_data(sides)
     return ("optimizer-differs", counted) if counted else None
 
@@ -350,6 +354,7 @@ OF_MICRO_BATCHES = (
     "optimizer.learning_rate = schedule({} * update + {})  # update is counted from 0"
 )
 AS_SCHEDULED = "optimizer.learning_rate = schedule(optimizer.iterations)  # before each step, as fit's schedule does"
+MADE_ONCE = "optimizer = {}(...)  # once, before the first epoch: all steps use this one"
 BY_ITS_NAME = "optimizer.learning_rate = rate  # not optimizer.lr"
 ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
 ONCE_FOR_ALL = f"{ONCE}, for all variables"

@@ -398,7 +398,7 @@ CAUSES = (
         wrong="variables = model.layers[-1].trainable_variables",
         remedy="variables = model.trainable_variables\ngradients = tape.gradient(loss, variables)\n"
         "optimizer.apply_gradients(zip(gradients, variables))  # in every step",
-        unnamed=("model",),  # the only one that is trained, say
+        unnamed=("model", "variables"),  # what is trained alone, say
         gradient=_without_gradient,
         update=_without_update,
         recorded={
