@@ -329,7 +329,7 @@ def test_a_function_of_training_and_validation_gets_the_flag_as_an_argument(
     [
         ("loss-averaged-over-batches", "test_loss(t_loss)", 1, "m.update_state(loss)", "m.update_state(t_loss)"),
         (
-            "variables-not-trained", "g = tape.gradient(l, m.layers[0].weights)\nopt.apply(zip(g, m.layers[0].weights))",
+            "variables-not-trained", "g = tape.gradient(l, m.layer[0].weights)\nopt.apply(zip(g, m.layer[0].weights))",
             1, "variables = model.weights", "variables = model.weights",
         ),
         (

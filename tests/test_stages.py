@@ -12,6 +12,7 @@ import pytest
 from compare.check import hints as found_hints
 from compare.check import words
 from compare.check.causes import CATALOGUE
+from compare.check.draws import _drawn_for_loss
 from compare.check.judge_recorded import more_weights, name_causes, name_copies, name_left
 from compare.check.recipe import Clip
 from compare.check.stage_views import stage_sentence, stage_views
@@ -1085,7 +1086,7 @@ def test_a_function_that_one_side_alone_draws_from_in_a_step_is_said(
 def test_numbers_drawn_before_the_first_step_may_be_its_weights() -> None:
     drawn = Event("drawn", 0, {"name": NORMAL}, [], [1])
     close_up = CloseUp({1: [drawn], 2: [drawn]})
-    assert [draws._drawn_for_loss(close_up, step) for step in (1, 2)] == [set(), {NORMAL}]
+    assert [_drawn_for_loss(close_up, step) for step in (1, 2)] == [set(), {NORMAL}]
 
 
 def weights_of(*layers: str) -> Trace:
