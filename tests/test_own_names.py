@@ -343,6 +343,29 @@ def test_advice_can_be_pasted_where_it_was_once_wrong(tmp_path, id, text, line, 
     assert advised(tmp_path, id, text, line, advice) == (line, written)
 
 
+OF_MEAN = "loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync"
+
+
+@pytest.mark.parametrize(
+    ("line", "whole", "written"),
+    [
+        ("return tf.reduce_mean(l) + reg", True, "return (tf.reduce_mean(l) + reg) / strategy.num_replicas_in_sync"),
+        (
+            "total = tf.reduce_sum(each) / n + reg / 2", False,
+            "total = tf.reduce_mean(each) / strategy.num_replicas_in_sync + reg / 2",
+        ),
+        ("loss = tf.reduce_mean(each)", False, OF_MEAN),
+        ("loss = of(each) + reg", False, OF_MEAN),
+    ],
+)  # fmt: skip
+def test_a_mean_of_each_replica_keeps_what_its_line_adds_to_it(tmp_path, line, whole, written):
+    (file := tmp_path / "loop.py").write_text(f"{line}\n")
+    linecache.clearcache()
+    seen = Measurement.of("gradients-times-replicas", replicas=2, regularization_included=whole)
+    finding = CATALOGUE["uneven-replica-batches"].found("loop", seen, remedy=f"{OF_MEAN}  # as fit does\n# more")
+    assert at_line(finding, Source(str(file), 1, line)).remedy == f"{written}  # as fit does\n# more"
+
+
 def test_what_a_line_calls_a_thing_stays_in_advice_that_is_made_of_it(tmp_path):
     made = "model.compile(Adam(0.1), 'mse')"
     text = f"{made}\nwith tf.GradientTape() as tape:\n    loss = fn(y, p) / 32\n    total = loss + 1\n"

@@ -33,6 +33,8 @@ Named = Iterator[tuple[str, ast.expr]]
 """Names of the advice, each with what has that name in the user's code."""
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 Line = tuple[str, int, str]
+OF_REPLICAS = r"\) / strategy\.num_replicas_in_sync"
+"""How advice divides a mean by the number of replicas."""
 SUMMARIES = ("float", "mean", "sum", "reduce_mean", "reduce_sum", "average", "round", "fsum")
 """Functions whose value is made of all that they are given."""
 ADDING = ("append", "assign_add", "extend")
@@ -70,6 +72,7 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
         remedy = f"return {returned[1]} + {added[1]}"
     elif added and (given := re.match(r"(?!per)(\w*loss\w*) = ", source.text)):  # the loss itself comes later
         remedy = remedy.replace("loss += ", f"{given[1]} += ", 1)
+    remedy = _with_other_terms(remedy, source.text, bool(finding.measurements.get("regularization_included")))
     kept.update(cause.unnamed if cause is not None else ())
     known = {name: own for name, own in names.items() if name not in kept}
     remedy = in_own_names(remedy, known)
@@ -180,6 +183,27 @@ def _with_options(remedy: str, tree: ast.Module, line: int) -> str:
     none = {each.arg for each in wanted.keywords if ast.unparse(each.value) == "None"}
     made[0].keywords = [each for name, each in given.items() if name not in none]
     return remedy.replace(advised[0], ast.unparse(statements[0]))
+
+
+def _with_other_terms(remedy: str, line: str, whole: bool) -> str:
+    """The mean that each replica contributes, in a line that adds more to it, such as a penalty.
+
+    Args:
+        whole: whether what is added has to be divided, too.
+    """
+    advised, statement = re.match(rf"loss = (tf\.reduce_mean\()per_example({OF_REPLICAS})(.*)", remedy), None
+    with suppress(SyntaxError):
+        (statement,) = ast.parse(line).body
+    match statement:
+        case ast.Assign(value=ast.BinOp(op=ast.Add()) as added) | ast.Return(value=ast.BinOp(op=ast.Add()) as added):
+            reduced = re.search(r"tf\.reduce_\w+\(([\w.]+)\)", ast.unparse(added.left))
+            if advised is None or reduced is None:
+                return remedy
+            before = line[: line.index("=") + 2] if isinstance(statement, ast.Assign) else "return "
+            mean = f"{advised[1]}{reduced[1]}{advised[2]} + {ast.unparse(added.right)}"
+            mean = f"({ast.unparse(added)}{advised[2]}" if whole else mean
+            return before + mean + remedy[advised.end(2) :]
+    return remedy
 
 
 def _of_loss_call(tree: ast.Module, line: int) -> dict[str, str]:
