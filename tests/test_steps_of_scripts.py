@@ -212,24 +212,33 @@ def in_slices(variables: Any, gradients: Any) -> None:
         variable[:].assign(variable - 0.1 * gradient)
 
 
-def by_update(folder: Path, way: Callable[..., Any], update: Callable[..., Any], *, one_by_one: bool = False) -> Any:
-    """The trace of three steps of a linear model."""
+def by_update(
+    folder: Path, way: Callable[..., Any], update: Callable[..., Any], *, one_by_one: bool = False, given: bool = False
+) -> Any:
+    """The trace of three steps of a linear model; the gradients may be ``given`` by a graph of their own."""
     with watched(folder) as observer:
         weights = [tf.Variable([[1.0], [2.0]]), tf.Variable([0.5])]
 
-        def step(x: Any) -> None:
-            with tf.GradientTape(persistent=one_by_one) as tape:
+        def take(x: Any) -> Any:
+            with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.square(x @ weights[0] + weights[1]))
+            return loss, tape.gradient(loss, weights)
+
+        take = tf.function(take) if given else take
+
+        def step(x: Any) -> None:
             if one_by_one:
+                with tf.GradientTape(persistent=True) as tape:
+                    loss = tf.reduce_mean(tf.square(x @ weights[0] + weights[1]))
                 for each in weights:
                     update([each], [tape.gradient(loss, each)])
             else:
-                update(weights, tape.gradient(loss, weights))
+                update(weights, take(x)[1])
             weights[1].assign(tf.clip_by_value(weights[1], 0.3, 0.4))
 
         train = way(step)
         for size in (1, 2, 3):
-            train(tf.fill((2, 2), 0.1 * size))
+            train(tf.fill((2 if size < 3 else 3, 2), 0.1 * size))  # the last one is traced again
         observer.ended()
         assert observer.writer is not None
         observer.writer.close()
@@ -251,6 +260,13 @@ def test_steps_without_an_optimizer_are_those_of_sgd(tensorflow: Any, tmp_path: 
         right = by_update(tmp_path / f"{number}-right", way, by_sgd)
         assert found.steps["step"].tolist() == right.steps["step"].tolist() == [0, 1, 2, 3]
         np.testing.assert_array_equal(found.steps["hashes"], right.steps["hashes"])
+
+
+def test_gradients_that_a_graph_gives_its_caller_make_a_step_by_hand_each_time(tensorflow: Any, tmp_path: Path) -> None:
+    found, right = (by_update(tmp_path / f"{given}", eager, subtracted, given=given) for given in (True, False))
+    assert [each["class"] for each in found.optimizers] == [BY_HAND]
+    assert found.steps["step"].tolist() == [0, 1, 2, 3]
+    np.testing.assert_allclose(found.steps["projections"], right.steps["projections"], rtol=1e-6)
 
 
 def test_changes_beside_an_optimizer_are_no_steps(tensorflow: Any, tmp_path: Path) -> None:

@@ -105,7 +105,9 @@ def _begin(
     for name, own in known["versions"].items():
         versions = dict.fromkeys(side.versions.get(name, own) for side in sides)
         known["versions"][name] = " / ".join(versions)
-    run.begin_training(known | {"title": title, "notes": about, "strategy": _strategy([1])})
+    run.begin_training(
+        known | {"title": title, "notes": about, "strategy": _strategy(options.sizes or [options.replica_count or 1])}
+    )
     run.save()
     what = names if len(sides) > len(options.scripts) else map(shown_path, options.scripts)
     tell(console, f"Comparing {' and '.join(what)}", style="bold")

@@ -116,7 +116,9 @@ def _say_which_is_eager(session: ScriptsSession, model: ModelPair, *, equal: boo
         return
     name, other = session.names if first.eager else reversed(session.names)
     fits = (first if first.eager else second).by_fit_alone
-    how = f"without run_eagerly in {name}" if fits else f"with @tf.function on the step of {name}"
+    how = (
+        f"without run_eagerly in {name}" if fits else f"with @tf.function on the step of {name} (and no .numpy() in it)"
+    )
     differently = f"{name} makes its steps eagerly, and {other} in a tf.function"
     if equal:
         _note(session, f"{differently}: {how} it would train as it does now, and most likely faster")
@@ -193,6 +195,8 @@ def _checked(
         causes, evidence = _found(departure, located, None if unsure else sides, seen)
     except Exception as error:  # the verdict does not rest on what explains it
         causes, evidence = [], [Measurement.of("not-looked-for", error=survived(error))]
+    unsure = unsure or "; ".join(words.said(each) for each in evidence if each.kind == "reordered")
+    evidence = [each for each in evidence if each.kind != "reordered"]
     before = early.sides if early is not None and early.departure.step < departure.step else None
     if early is not None and before is not None and departure.pair.exactly.weights_alone is not None:
         roots = name_causes(early.located, before)  # what differed before a value was lost

@@ -293,8 +293,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "as if they had equally many; weighted by their examples, it is {weighted:.6g}, as in {other}: add up each "
     "micro-batch's gradients times its examples, and divide by all examples",
     "steps-on-each-batch": "{side} makes {times:,} {times:step|steps} on each batch, {other} {other_times:,}",
-    "reordered": "both see the same {examples:,} examples in this epoch, in another order; to compare the rest, give "
-    "both the same: without --keep order, and without what a script shuffles by itself, as with NumPy",
+    "reordered": "both see the same {examples:,} examples in this epoch, in another order, so their steps cannot be "
+    "compared; give both the same order, without what a script shuffles by itself, as with NumPy (--keep order leaves "
+    "the order to the scripts)",
     "predictions-as-labels": "{side} gives its loss the predictions as y_true: a loss takes the labels first, then the "
     "predictions",
     "model-begins-apart": "{side} calls {model} with other weights than {other}: look at what sets them",

@@ -117,8 +117,8 @@ class Result:
         return self._verdict.to_json()
 
     def __str__(self) -> str:
-        """What the terminal says at the end of a comparison."""
-        return as_text(self._verdict)
+        """What the terminal says at the end of a comparison, and the notes that it says before."""
+        return "\n".join([*(f"Note: {note}" for note in self.notes), as_text(self._verdict)])
 
     @property
     def metrics(self) -> pd.DataFrame:

@@ -211,7 +211,9 @@ def unreported(comparison: Comparison, scope: str) -> str:
         )
         compared = comparison.training.steps_compared and not _of_another_training(comparison)
         if compared and not comparison.reporting.metrics and not comparison.failure:
-            return f"No loss or metric of either was seen. To compare some, {how.format('loss=…')}"
+            return (
+                f"No loss or metric of either was seen at an end of an epoch. To compare some, {how.format('loss=…')}"
+            )
         call = f"in {candidate} {how.format(', '.join(f'{name}=…' for name in missing))}"
     else:
         call = f"add to {candidate}: run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})"

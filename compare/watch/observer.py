@@ -112,6 +112,7 @@ class Observer:
                 for training in [each for each in self.trainings if each.is_unchanged()]:
                     training.leave_out()
                 raise
+        self.updates.called(args[0], result)
         stepped = self.look()
         over = bool(stepped) and all(training.steps >= self.settings.max_steps for training in stepped)
         self._repeats.keep(call, result, over=over)

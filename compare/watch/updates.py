@@ -57,6 +57,7 @@ class Updates:
         self._optimizers: set[type] = set()
         self._has_optimizers = False
         self._by_hand: dict[frozenset[int], ByHand] = {}
+        self._giving: dict[int, tuple[Any, Mapping[int, Any], Sequence[Any]]] = {}
         self.taken_at: tuple[str, int, str] | None = None
         self.on_update: Callable[[Any, list[Any], list[Any]], None] = lambda *given: None
         patch(BaseOptimizer, "__init__", self._make_optimizer)
@@ -109,7 +110,27 @@ class Updates:
         pairs = [*((None, each) for each in watched), *self._here.taken.values(), *given]
         known = [pair for pair in pairs if isinstance(pair[1], tf.Variable | Variable)]
         self._here.taken = {id(container(each)): (gradient, each) for gradient, each in known}
+        self._here.asked = [each for each in tf.nest.flatten(sources) if isinstance(each, tf.Variable | Variable)]
         return gradients
+
+    def called(self, function: Any, result: Any) -> None:
+        """Takes the gradients that a graph gives its caller, who may change the variables by them, for taken now.
+
+        They are known as they are traced, and found in what each call gives by their shapes.
+        """
+        here = self._here
+        in_graph = [each for each, _ in here.taken.values() if tf.is_tensor(each) and not hasattr(each, "numpy")]
+        if here.by_hand is None and in_graph:
+            here.taken = {place: (None, variable) for place, (_, variable) in here.taken.items()}
+            self._giving[id(function)] = function, here.taken, here.asked
+        if id(function) in self._giving:
+            _, taken, asked = self._giving[id(function)]
+            given, shapes = tf.nest.flatten(result), [tuple(each.shape) for each in asked]
+            of_all = [tuple(getattr(each, "shape", ())) for each in given]
+            begins = [i for i in range(len(given)) if of_all[i : i + len(asked)] == shapes]
+            gradients = zip(asked, given[begins[-1] :] if begins else (), strict=False)
+            taken = {**taken, **{id(container(each)): (gradient, each) for each, gradient in gradients}}
+            here.taken, here.by_hand = taken if begins else {}, None
 
     def _assign(self, original: Any, variable: Any, *args: Any, **options: Any) -> Any:
         """Sees a step by hand: the script changes the variables that it has just taken gradients of.

@@ -191,6 +191,10 @@ CAUSES = (
         "no longer belong to their inputs.",
         wrong="np.random.shuffle(x)\nnp.random.shuffle(y)",
         remedy="order = np.random.permutation(len(x))\nx, y = x[order], y[order]",
+        remedies={
+            SCRIPT: "dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))  # joined, then shuffled\n"
+            "# in NumPy: order = np.random.permutation(len(x)), then x[order] and y[order]",
+        },
         recorded={EXAMPLES: one_of(kind_of_rows, "labels-shuffled-apart")},
     ),
     Cause(
