@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from compare.check.causes import CATALOGUE, data, loss, loss_of_examples, not_finite, optimizer, reporting, step
+from compare.check.causes import CATALOGUE, data, layers, loss, loss_of_examples, not_finite, optimizer, reporting, step
 from compare.check.causes.base import Cause
 from compare.records import replace_file
 from compare.reporting import plots
@@ -34,7 +34,7 @@ Data = Mapping[str, pd.DataFrame]
 FAMILIES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("Values that are not finite", not_finite.CAUSES),
     ("The loss of each example, and from there to one number", (*loss.CAUSES, *loss_of_examples.CAUSES)),
-    ("The step: forward pass and gradients", step.CAUSES),
+    ("The step: forward pass and gradients", (*step.CAUSES, *layers.CAUSES)),
     ("The optimizer, its schedule and callbacks", optimizer.CAUSES),
     ("Which examples, which weights, and validation", data.CAUSES),
     ("The numbers that are printed", reporting.CAUSES),
