@@ -596,6 +596,7 @@ def test_the_same_examples_in_another_order_are_a_hint() -> None:
     other = replace(mixed, steps={**mixed.steps, 1: [first]})
     assert hints(located(other), sides(other)) == [hint("reordered", examples=16)]
     assert name_causes(located(other), sides(other)) == []
+    assert hints(replace(located(other), where="labels"), sides(other))[0] == hint("same-inputs")
     assert hints(located(linear_step(rows=slice(4, 12))), sides(linear_step(rows=slice(4, 12)))) == []
 
 

@@ -36,7 +36,7 @@ from compare.app.script_pairs import (
     stretches,
 )
 from compare.app.script_runs import write_records
-from compare.app.scripts import _averages, _both_fit, _continuations, _cut, _further
+from compare.app.scripts import _averages, _both_fit, _continuations, _cut, _further, _undone
 from compare.app.scripts_close_ups import CloseUps, Departure, goes_on
 from compare.app.scripts_explain import (
     _checked,
@@ -314,6 +314,19 @@ def test_moving_averages_that_belong_to_no_model_are_said(watch: Watch) -> None:
     how = "moving averages by tf.train.ExponentialMovingAverage, and they are not compared"
     assert _averages(runs, [none, one]) == ([f"only loop keeps {how}"], False)
     assert _averages(runs, [one, other]) == ([f"fit and loop keep {how}"], True)
+
+
+def test_a_softmax_that_keras_undoes_is_said(tmp_path: Path) -> None:
+    warned = (
+        '"`sparse_categorical_crossentropy` received `from_logits=True`, but the `output` argument was produced by a '
+        "Softmax activation and thus does not represent logits. Was this intended?"
+    )
+    fit, loop, other = (SimpleNamespace(name=name, log=tmp_path / f"{name}.log") for name in ("fit", "loop", "other"))
+    loop.log.write_text(f"step 1\n{warned}\n")
+    other.log.write_text(warned)
+    ((told),) = _undone([fit, loop])  # type: ignore[list-item]
+    assert told.startswith("loop gives a loss with from_logits=True what a softmax has made")
+    assert _undone([fit, fit]) == _undone([loop, other]) == []  # type: ignore[list-item]
 
 
 def test_trainings_that_are_not_compared_are_said(tmp_path: Path) -> None:

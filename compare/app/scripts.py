@@ -24,7 +24,7 @@ from compare.app.script_pairs import (
     set_at_the_end,
     stretches,
 )
-from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_line, left_by, write_records
+from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_line, left_by, printed, write_records
 from compare.app.script_sides import Side, changed_since, sides_of
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
@@ -176,7 +176,7 @@ def _train(session: ScriptsSession) -> None:
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     commits = _about(session.options, session.scripts) if session.options.commits else []
     notes = [*_environments_apart(runs), *(_unknown_ends(session.models[0]) if shown else ()), *_cut(session, runs)]
-    notes += [*session.failed, *_shuffles_apart(session, (first, second)), *_both_fit(session, paired)]
+    notes += [*session.failed, *_shuffles_apart(session, (first, second)), *_both_fit(session, paired), *_undone(runs)]
     session.run.save(notes=[*commits, *notes, *session.left_over, *session.left_out], unpaired=unpaired or None)
     for text in notes:
         tell(session.console, f"Note: {text}")
@@ -275,6 +275,21 @@ def _both_fit(session: ScriptsSession, paired: Sequence[tuple[Trace, Trace]]) ->
     traces = [trace for pair in paired for trace in pair]
     fits = len(files) == 2 and all(trace.trained_by == "fit" and trace.by_fit_alone for trace in traces)
     return ["both scripts train by fit: no loop of one's own was compared"] if fits else []
+
+
+UNDONE = re.compile(r"received `from_logits=True`, but the `output` argument was produced by a (\w+) activation")
+"""What Keras warns of as it takes the logits from which a softmax or sigmoid has made probabilities."""
+
+
+def _undone(runs: Sequence[ScriptRun]) -> list[str]:
+    """The one script that gives its loss probabilities for logits, which Keras undoes, as a sentence."""
+    warned = [(run.name, found[1].lower()) for run in runs if (found := UNDONE.search(printed(run.log)))]
+    return [
+        f"{name} gives a loss with from_logits=True what a {function} has made, and Keras takes the values before the "
+        f"{function} (it could not after tf.nn.{function} in an eager step): leave out one of the two"
+        for name, function in warned
+        if len(warned) == 1
+    ]
 
 
 def _environments_apart(runs: Sequence[ScriptRun]) -> list[str]:

@@ -298,6 +298,8 @@ def _hints_on_examples(sides: Sides, located: Located) -> Iterator[Measurement]:
     ending = [(name, fit["ends_epochs"]) for name, fit in fits if "ends_epochs" in fit]
     if len(ending) == 1 and min(steps, default=0) == 1:
         yield Measurement.of("epoch-ended-first", side=ending[0][0], data=ending[0][1])
+    if located.where == "labels":
+        yield Measurement.of("same-inputs")
     if unknown or has_unknown_pairs(sides, steps):
         split = [(name, float(fit["validation_split"])) for name, fit in fits if fit.get("validation_split")]
         if len(split) == 1:

@@ -293,6 +293,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "as if they had equally many; weighted by their examples, it is {weighted:.6g}, as in {other}: add up each "
     "micro-batch's gradients times its examples, and divide by all examples",
     "steps-on-each-batch": "{side} makes {times:,} {times:step|steps} on each batch, {other} {other_times:,}",
+    "same-inputs": "both have the same inputs in this step, with other labels: look at which label each example gets",
     "reordered": "both see the same {examples:,} examples in this epoch, in another order, so their steps cannot be "
     "compared; give both the same order, without what a script shuffles by itself, as with NumPy (--keep order leaves "
     "the order to the scripts)",
