@@ -65,6 +65,7 @@ from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.exact import compare_records, paired_steps
 from compare.verdict.findings import Finding, Source
 from compare.verdict.model import Comparison, Difference, Failure, MetricGap, Reporting, Training, Verdict
+from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL
 from scripts.pages import traps
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -592,6 +593,23 @@ def test_every_causes_story_is_there_to_be_linked(tmp_path: Path) -> None:
     assert links
     for link in links:
         assert (tmp_path / "run" / link.partition("#")[0]).resolve() == page_model.TRAPS
+
+
+@pytest.mark.parametrize(
+    ("training", "reporting", "said"),
+    [
+        (IDENTICAL, DIFFERENT, ["weights agree, reported numbers do not"]),
+        (ALIKE, None, ["reported numbers were not compared"]),
+        (IDENTICAL, IDENTICAL, []),
+        (DIFFERENT, DIFFERENT, []),
+    ],
+)
+def test_the_list_of_runs_tells_equal_weights_from_equal_numbers(
+    training: str, reporting: str | None, said: list[str]
+) -> None:
+    made = Comparison("loop", Training(training, None, None, 3), Reporting(reporting, {}))
+    assert html._of_numbers([made]) == said
+    assert html._of_numbers([]) == []
 
 
 def test_the_page_of_stories_is_the_one_that_the_catalogue_makes(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ from compare.reporting.pictures import FEWEST, overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of, word_of
 from compare.reporting.sentences import only_beside
 from compare.reporting.weight_pictures import overlaid_gaps
-from compare.verdict.model import Failure, Verdict
-from compare.verdict.outcomes import FROM_BEST
+from compare.verdict.model import Comparison, Failure, Verdict
+from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL
 
 TITLES = {"run": "</title>", "together": " runs side by side</title>", "index": ">All runs</title>"}
 """How the titles end of the pages that replace one of their own kind."""
@@ -198,6 +198,17 @@ def summary_of(folder: Path) -> dict[str, Any]:
         return _summary(folder, run, verdict)
 
 
+def _of_numbers(comparisons: Sequence[Comparison]) -> list[str]:
+    """What a verdict on equal weights leaves open: whether reported numbers differ, or were not compared."""
+    trained = [each for each in comparisons if not each.failure]
+    if not trained or not all(each.training.verdict in (IDENTICAL, ALIKE) for each in trained):
+        return []
+    verdicts = {each.reporting.verdict for each in trained}
+    return ["weights agree, reported numbers do not"] * (DIFFERENT in verdicts) + [
+        "reported numbers were not compared"
+    ] * (verdicts == {None})
+
+
 def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> dict[str, Any]:
     options = run["options"]
     comparisons = verdict.comparisons if verdict else ()
@@ -233,7 +244,8 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "trainers": _trainers(run),
         "strategy": _strategy(run),
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
-        "causes": list(dict.fromkeys([*seen, *causes])) or ["cause unknown"] * (word == "different"),
+        "causes": list(dict.fromkeys([*_of_numbers(comparisons), *seen, *causes]))
+        or ["cause unknown"] * (word == "different"),
         "failures": [(each.side, how.get(each.side, "raised"), each.error) for each in failures],
         "notes": [beginning(text) for text in run.get("notes", ())] if options.get("scripts") else [],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
