@@ -256,7 +256,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "clips-per-replica": "both limit gradients; on {replicas} replicas, each limits its own before they are added up: "
     "limit the sum instead, in a tf.distribute merge_call or after all_reduce",
     "batch-norm-per-micro-batch": "{layer} takes its statistics from each of the {count} micro-batches of {side}, not "
-    "from the whole batch: this differs by itself",
+    "from the whole batch: this differs by itself; to compare the rest, set its trainable to False in both",
     "dropout-per-micro-batch": "{layer} draws its mask for each of the {count} micro-batches of {side}, not once for "
     "the whole batch: this differs by itself; to compare the rest, set its rate to 0",
     "clips-per-micro-batch": "{side} limits gradients and makes an update of {count} micro-batches: limit what they "

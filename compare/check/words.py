@@ -32,7 +32,7 @@ def _explained(text: str, q: Mapping[str, Any]) -> str:
     if "residual" not in q:
         return text
     precision = f"to {max(1, int(-math.log10(q['residual'])))} digits" if q["residual"] else "exactly"
-    off = f"{100 * q['otherwise']:.2g}%" if is_finite(q["otherwise"]) else ""
+    off = f"{100 * float(format(q['otherwise'], '.2g')):,g}%" if is_finite(q["otherwise"]) else ""
     without = f"one without it is off by {off}" if off else "nothing else does"
     return f"{text}; a replay with this mistake gives {what_is_explained(q)} {precision}, {without}"
 
@@ -50,8 +50,8 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "as_with": lambda text, q: _as_with(text, **q),
     "right_loss": lambda text, q: _losses(**q) + text,
     "line": lambda text, q: f"{text} ({q['line']})",
-    "begun": lambda text, q: f"{text}; both begin with {shortest(q['begun'])}, and the rate is set later",
-    "set_later": lambda text, q: f"{text}; it begins with {shortest(q['set_later'])}, and the rate is set later",
+    "begun": lambda text, q: f"{text}; both begin with {q['begun']:.6g}, and the rate is set later",
+    "set_later": lambda text, q: f"{text}; it begins with {q['set_later']:.6g}, and the rate is set later",
     "beside": lambda text, q: f"{text}; with {q['beside']} this gives it",
     "at_step": lambda text, q: (
         f"{'by ' * bool(q.get('at_end'))}step {q['at_step']:,}{_in_epoch(*q.get('at_place', ()))}: {text}"
@@ -154,8 +154,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{loss_scale:,.0f}",
     "gradients-not-unscaled": "the loss is scaled, but its gradients are not divided by the loss scale, "
     "{loss_scale:,.0f}, before the update",
-    "even-weights": "every example of a batch has the same weight, even if the batch does not split evenly over the "
-    "replicas",
+    "even-weights": "every example has the same weight, also in a batch that does not split evenly over the replicas, "
+    "of which fit weighs the examples of the smaller part more",
     "strategy-unused": "strategy.run is never called: one replica computes the whole batch; fit averages the replicas' "
     "means",
     "no-layer-losses": "the gradient does not include the layers' losses",
