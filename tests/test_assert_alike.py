@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,6 +34,22 @@ def test_a_correct_loop_passes_and_a_wrong_one_fails_with_its_cause(tensorflow):
     compare.assert_alike(tasks.experiment(), compare.CustomLoop())
     with pytest.raises(AssertionError, match="loss-scaled"):
         compare.assert_alike(tasks.experiment(), Doubled())
+
+
+def test_a_check_warns_of_no_function_that_is_traced_again(tensorflow):
+    from compare.check import checker
+
+    said, logger = [], tensorflow.get_logger()
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger.addHandler(handler)
+    again = "5 out of the last 5 calls to f triggered tf.function retracing."
+    with checker._short_training():
+        logger.warning(again)
+        logger.warning("else")
+    logger.warning(again)
+    logger.removeHandler(handler)
+    assert said == ["else", again]
 
 
 class ByFullBatches(Loop):

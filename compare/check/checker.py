@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -58,14 +59,23 @@ CheckOn = Callable[[tf.distribute.Strategy], Report]
 
 @contextmanager
 def _short_training() -> Iterator[None]:
-    """Disables graph rewriting, which changes rounding and takes longer than a few steps; ends datasets at once."""
-    options = tf.config.optimizer.get_experimental_options()
+    """Disables graph rewriting, which changes rounding and takes longer than a few steps; ends datasets at once.
+
+    TensorFlow's warning that functions are traced again is not shown: each training traces them anew.
+    """
+    options, logger = tf.config.optimizer.get_experimental_options(), tf.get_logger()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    logger.addFilter(_is_not_on_retracing)
     try:
         with strategies.without_idle_waits():
             yield
     finally:
+        logger.removeFilter(_is_not_on_retracing)
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
+
+
+def _is_not_on_retracing(record: logging.LogRecord) -> bool:
+    return "triggered tf.function retracing" not in record.getMessage()
 
 
 class Checker:
