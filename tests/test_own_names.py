@@ -10,6 +10,7 @@ import pytest
 from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
 from compare.check.own_names import at_line, in_own_names, own_names
+from compare.check.used import SCRIPT_ALONE
 from compare.verdict.findings import Source
 
 SCRIPT = """
@@ -425,6 +426,16 @@ def test_the_only_model_that_is_trained_is_not_named_where_variables_of_others_a
 def test_what_is_thrown_away_has_no_name():
     names = own_names(ast.parse("model, optimizer, _, _ = run.build()"), 1)
     assert names == {"model": "model", "optimizer": "optimizer"}
+
+
+def test_of_several_metrics_that_are_not_reset_none_is_named(tmp_path):
+    (file := tmp_path / "loop.py").write_text("acc.update_state(y, out)\n")
+    linecache.clearcache()
+    source = Source(str(file), 1, "acc.update_state(y, out)")
+    for metrics, called in ((["loss"], "acc"), (["loss", "accuracy"], "metric")):
+        seen = Measurement.of("mean-over-batches", metric="loss", metrics=metrics)
+        found = at_line(CATALOGUE["metrics-not-reset"].found("loop", seen, used=SCRIPT_ALONE), source)
+        assert found.remedy.startswith(f"{called}.reset_state()")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
         line = re.sub(r"training=(True|False)", "training=training", source.instead)
         told = f"{line}  # an argument of {shared}: True in the training step, False in validation"
         return replace(finding, source=replace(source, instead=""), remedy=told)
-    of_line = cause.remedy_at(source.text) if cause is not None else ""
+    one = cause is not None and (cause.id != "metrics-not-reset" or len(finding.metrics) < 2)  # else each by its name
+    of_line = cause.remedy_at(source.text) if cause is not None and one else ""
     remedy, kept = of_line or finding.remedy, set(re.findall(r"\w+", source.text)) if of_line else set[str]()
     returned, added = re.fullmatch(r"return (.+)", source.text), re.match(r"loss \+= (.+)", remedy)
     if returned and added and returned[1].count("(") == returned[1].count(")"):
