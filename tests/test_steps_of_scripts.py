@@ -269,6 +269,22 @@ def test_gradients_that_a_graph_gives_its_caller_make_a_step_by_hand_each_time(t
     np.testing.assert_allclose(found.steps["projections"], right.steps["projections"], rtol=1e-6)
 
 
+def test_a_graph_that_is_called_between_gradients_and_update_gives_none(tensorflow: Any, tmp_path: Path) -> None:
+    with watched(tmp_path) as observer:
+        table, noted = tf.Variable([[1.0], [2.0]]), tf.function(lambda: tf.constant(1.0))
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.square(tf.gather(table, [0, 1])))
+            (gradient,) = tape.gradient(loss, [table])
+            assert isinstance(gradient, tf.IndexedSlices)
+            noted()
+            table.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+        observer.ended()
+        observer.writer.close()
+    (trace,) = [each for each in read_traces(tmp_path / "trace") if not each.state]
+    assert trace.steps["step"].tolist() == [0, 1, 2, 3]
+
+
 def test_changes_beside_an_optimizer_are_no_steps(tensorflow: Any, tmp_path: Path) -> None:
     """As SAM moves the weights along their gradients, and back, before it takes those of its step."""
     optimizers = []

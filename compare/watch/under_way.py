@@ -30,7 +30,7 @@ class Here(threading.local):
         last: the event that was last added to a graph.
         clip: the script's line that has limited gradients since they were taken.
         taken: the gradients taken since, with their variables, by id; without those that were then changed by hand.
-        asked: the variables that the last of these gradients were asked of, in order.
+        asked: the variables that the last of these gradients were asked of, in order, if a graph is traced.
         data_set: what a loop in the graph that is traced iterates over.
         by_hand: the training of which changes by hand make a step; None before the first of them.
         applied: the variables that each optimizer was applied to since the outermost tape began, one set for each time.

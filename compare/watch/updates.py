@@ -110,7 +110,8 @@ class Updates:
         pairs = [*((None, each) for each in watched), *self._here.taken.values(), *given]
         known = [pair for pair in pairs if isinstance(pair[1], tf.Variable | Variable)]
         self._here.taken = {id(container(each)): (gradient, each) for gradient, each in known}
-        self._here.asked = [each for each in tf.nest.flatten(sources) if isinstance(each, tf.Variable | Variable)]
+        own = [each for each in tf.nest.flatten(sources) if isinstance(each, tf.Variable | Variable)]
+        self._here.asked = () if tf.executing_eagerly() else own
         return gradients
 
     def called(self, function: Any, result: Any) -> None:
@@ -119,18 +120,18 @@ class Updates:
         They are known as they are traced, and found in what each call gives by their shapes.
         """
         here = self._here
-        in_graph = [each for each, _ in here.taken.values() if tf.is_tensor(each) and not hasattr(each, "numpy")]
-        if here.by_hand is None and in_graph:
-            here.taken = {place: (None, variable) for place, (_, variable) in here.taken.items()}
-            self._giving[id(function)] = function, here.taken, here.asked
+        if here.asked and here.by_hand is None:
+            unknown = {place: (None, variable) for place, (_, variable) in here.taken.items()}
+            self._giving[id(function)] = function, unknown, here.asked
+        here.asked = ()
         if id(function) in self._giving:
-            _, taken, asked = self._giving[id(function)]
+            _, without, asked = self._giving[id(function)]
             given, shapes = tf.nest.flatten(result), [tuple(each.shape) for each in asked]
             of_all = [tuple(getattr(each, "shape", ())) for each in given]
-            begins = [i for i in range(len(given)) if of_all[i : i + len(asked)] == shapes]
-            gradients = zip(asked, given[begins[-1] :] if begins else (), strict=False)
-            taken = {**taken, **{id(container(each)): (gradient, each) for each, gradient in gradients}}
-            here.taken, here.by_hand = taken if begins else {}, None
+            begin = next((i for i in range(len(given)) if of_all[i : i + len(asked)] == shapes), len(given))
+            gradients = zip(asked, given[begin:], strict=False)
+            found = {id(container(each)): (gradient, each) for each, gradient in gradients}
+            here.taken, here.by_hand = {**without, **found} if found else {}, None
 
     def _assign(self, original: Any, variable: Any, *args: Any, **options: Any) -> Any:
         """Sees a step by hand: the script changes the variables that it has just taken gradients of.
