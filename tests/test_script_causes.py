@@ -731,7 +731,11 @@ def test_draws_of_a_model_in_training_mode_between_steps_are_told_with_their_lin
     given = replace(sides(other), close_ups=(right, other))
     untaped = [None if line is None else ("loop.py", line, "model(x, training=True)") for line in lines]
     first, second = (replace(trace, untaped=line) for trace, line in zip(given.traces, untaped, strict=True))
-    seen = next(hints_on_draws(replace(given, traces=(first, second)), Located(STEP, "predictions")))
+    given, located = replace(given, traces=(first, second)), Located(STEP, "predictions")
+    seen = next(hints_on_draws(given, located))
+    named = [(cause.id, str(cause.source)) for cause in name_causes(located, given)]
+    in_validation = ("validation-changes-state", "loop.py:7: model(x, training=True)")
+    assert named == ([in_validation] if kind == "drawn-in-validation" else [])
     assert (seen.kind, seen.quantities.get("line")) == (
         kind, "loop.py:7: model(x, training=True)" if kind == "drawn-in-validation" else None)  # fmt: skip
 

@@ -215,6 +215,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
     causes = [cause.id for each in comparisons for cause in each.causes]
     first = [each.evidence or () for each in comparisons if not each.causes or only_beside(each)]
     seen = [beginning(text) for evidence in first for text in evidence[:1]]
+    seen += [beginning(each.training.reason) for each in comparisons if each.training.reason]
     failures = [each.failure for each in comparisons if each.failure]
     failures = [*{each.side: each for each in failures}.values()] or [
         decode(Failure, each) for each in run.get("failures", [])

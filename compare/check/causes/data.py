@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compare.check.causes.base import NOT_TRAINING, Cause, Measurement, Variant, one_of
-from compare.check.causes.data_recorded import counted, kind_of_rows, recorded_statistics
+from compare.check.causes.data_recorded import counted, kind_of_rows, recorded_draws, recorded_statistics
 from compare.check.recipe import Recipe, Span
-from compare.check.step_values import EXAMPLES, STATE
+from compare.check.step_values import EXAMPLES, PREDICTIONS, STATE
 from compare.check.used import ALONE, RUN, SCRIPT
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ CAUSES = (
     ),
     Cause(
         id="validation-changes-state",
-        stages=(EXAMPLES, STATE),  # an update on a batch of validation is a step with other examples
+        stages=(EXAMPLES, PREDICTIONS, STATE),  # an update on a batch of validation is a step with other examples
         called=None,
         symptom="Training depends on how often validation runs.",
         explanation="The model is called with training=True in validation, so that batch normalization's moving "
@@ -222,7 +222,7 @@ CAUSES = (
         remedies={SCRIPT: "predictions = model(x, training=False)  # in every call that does not train it"},
         rewrites=NOT_TRAINING,
         fact=_validation_changes,
-        recorded={STATE: recorded_statistics},
+        recorded={PREDICTIONS: recorded_draws, STATE: recorded_statistics},
     ),
     Cause(
         id="empty-replica-batch",

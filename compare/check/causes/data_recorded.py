@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from compare.check.causes.base import Measurement, Variant
+from compare.check.draws import hints_on_draws
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, Sides, all_rows, example_rows, model_events, rows_by_epoch
 from compare.verdict.findings import Source
@@ -243,6 +244,12 @@ def recorded_statistics(sides: Sides, located: Located) -> Iterator[Variant]:
     if changed and not right and all("moving_" in name for name in changed):
         seen = Measurement.of("script-changed-between", variable=changed[0], steps=sides.step - 1)
         yield Variant({}, seen, line=sides.other_trace.untaped)
+
+
+def recorded_draws(sides: Sides, located: Located) -> Iterator[Variant]:
+    for seen in hints_on_draws(sides, located):
+        if seen.kind == "drawn-in-validation":
+            yield Variant({}, seen, measured=True, line=sides.other_trace.untaped)
 
 
 def _changed_between(close_up: CloseUp, step: int, trace: Trace) -> list[str]:
