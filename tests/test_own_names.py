@@ -328,7 +328,11 @@ def test_a_function_of_training_and_validation_gets_the_flag_as_an_argument(
 @pytest.mark.parametrize(
     ("id", "text", "line", "advice", "written"),
     [
-        ("loss-averaged-over-batches", "test_loss(t_loss)", 1, "m.update_state(loss)", "m.update_state(t_loss)"),
+        (
+            "loss-averaged-over-batches", "m(t_loss)\nm = keras.metrics.Mean()", 1, "m.update_state(loss)",
+            "m.update_state(t_loss)",
+        ),
+        ("loss-averaged-over-batches", "m(t_loss)\nm = mean()", 1, "m.update_state(loss)", "m.update_state(loss)"),
         (
             "variables-not-trained", "g = tape.gradient(l, m.layer[0].weights)\nopt.apply(zip(g, m.layer[0].weights))",
             1, "variables = model.weights", "variables = model.weights",
@@ -357,6 +361,7 @@ OF_MEAN = "loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync"
         ),
         ("loss = tf.reduce_mean(each)", False, OF_MEAN),
         ("loss = of(each) + reg", False, OF_MEAN),
+        ("each = of(y); loss = tf.reduce_mean(each) + reg", False, OF_MEAN),
     ],
 )  # fmt: skip
 def test_a_mean_of_each_replica_keeps_what_its_line_adds_to_it(tmp_path, line, whole, written):

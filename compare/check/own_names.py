@@ -33,6 +33,8 @@ Named = Iterator[tuple[str, ast.expr]]
 """Names of the advice, each with what has that name in the user's code."""
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 Line = tuple[str, int, str]
+OF_METRICS = r"^(.*\bmetrics\.[A-Z]|Mean\()"
+"""A pattern of what makes a metric."""
 OF_REPLICAS = r"\) / strategy\.num_replicas_in_sync"
 """How advice divides a mean by the number of replicas."""
 SUMMARIES = ("float", "mean", "sum", "reduce_mean", "reduce_sum", "average", "round", "fsum")
@@ -193,7 +195,7 @@ def _with_other_terms(remedy: str, line: str, whole: bool) -> str:
         whole: whether what is added has to be divided, too.
     """
     advised, statement = re.match(rf"loss = (tf\.reduce_mean\()per_example({OF_REPLICAS})(.*)", remedy), None
-    with suppress(SyntaxError):
+    with suppress(SyntaxError, ValueError):  # it may be several statements, or a part of one
         (statement,) = ast.parse(line).body
     match statement:
         case ast.Assign(value=ast.BinOp(op=ast.Add()) as added) | ast.Return(value=ast.BinOp(op=ast.Add()) as added):
@@ -229,8 +231,11 @@ def _of_loss_call(tree: ast.Module, line: int) -> dict[str, str]:
 def _of_update(tree: ast.Module, line: int) -> dict[str, str]:
     """The loss that a line adds to a metric."""
     calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and each.lineno == line and each.args]
-    alone = [each.value for each in ast.walk(tree) if isinstance(each, ast.Expr)]  # such as metric(loss)
-    updates = [each for each in calls if getattr(each.func, "attr", "") == "update_state" or each in alone]
+    made = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)]
+    metrics = {ast.unparse(each.targets[0]) for each in made if re.search(OF_METRICS, ast.unparse(each.value))}
+    updates = [
+        each for each in calls if getattr(each.func, "attr", "") == "update_state" or ast.unparse(each.func) in metrics
+    ]
     given = updates[0].args if len(updates) == 1 else []
     return {"loss": ast.unparse(given[0])} if len(given) == 1 and isinstance(given[0], ast.Name | ast.Attribute) else {}
 
