@@ -20,7 +20,6 @@ from compare.options import as_json
 from compare.records.files import umask
 from compare.records.model import RecordError
 from compare.records.run_json import FINISHED, RunJson
-from compare.reporting.html import is_foreign
 from compare.request import Request, Task
 
 
@@ -114,6 +113,8 @@ def numbered(wanted: Path, number: int) -> Path:
 
 def _begun(options: Request) -> Path:
     """The folder of the run to resume: the one called ``--name``, or the latest one with these options."""
+    from compare.reporting.html import is_foreign  # noqa: PLC0415 (lazy)
+
     wanted = absolute(options.reports) / (options.name or options.default_name())
     last = 0
     while numbered(wanted, last + 1).is_dir() and (last == 0 or options.name is None):
