@@ -52,6 +52,14 @@ def test_a_check_warns_of_no_function_that_is_traced_again(tensorflow):
     assert said == ["else", again]
 
 
+def test_a_comparison_inside_a_tf_function_is_refused(tensorflow, tmp_path):
+    def compared():
+        compare.run(tasks.experiment(), epochs=1, reports=tmp_path, quiet=True)
+
+    with pytest.raises(compare.RequestError, match=r"eager execution is off here, as in a tf\.function"):
+        tensorflow.function(compared, autograph=False)()
+
+
 class ByFullBatches(Loop):
     def value(self, y, predictions):
         import tensorflow as tf

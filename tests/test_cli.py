@@ -628,8 +628,8 @@ def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
 def test_a_file_that_switches_eager_execution_off_is_refused(
     refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "graphs.py").write_text("Loop = 1\n")
-    monkeypatch.setitem(sys.modules, "tensorflow", Mock(executing_eagerly=bool, __spec__=Mock()))
+    (tmp_path / "graphs.py").write_text("import sys\nsys.modules['tensorflow'].executing_eagerly = bool\nLoop = 1\n")
+    monkeypatch.setitem(sys.modules, "tensorflow", Mock(executing_eagerly=lambda: True, __spec__=Mock()))
     told = "graphs.py switches eager execution off, which training needs: remove that from it"
     assert refuse("--trainers", "graphs.py:Loop", "graphs.py:Loop") == told
 

@@ -168,12 +168,22 @@ def _put_first(folder: Path) -> None:
         del sys.modules[name]
 
 
+def _executes_eagerly() -> bool:
+    """Whether operations run at once; so they do where TensorFlow is not there yet."""
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is None or bool(tensorflow.executing_eagerly())
+
+
 @contextmanager
 def _importing(what: str, folders: Sequence[Path] = ()) -> Iterator[None]:
     """Converts what user code raises when it is imported to a RequestError, or a NoVerdictError if it would exit.
 
     Where it misses a module that is in one of the folders, the error says so.
     """
+    if not _executes_eagerly():
+        raise RequestError(
+            "eager execution is off here, as in a tf.function, and training needs it: run this elsewhere"
+        )
     with without_exit(f"importing {what}"):
         try:
             yield
@@ -186,6 +196,5 @@ def _importing(what: str, folders: Sequence[Path] = ()) -> Iterator[None]:
             elif missed and (folder := next(having, None)):
                 remedy = f"; run it with PYTHONPATH={shown_path(folder)}"
             raise RequestError(f"{what} cannot be imported: {describe(error)}{remedy}") from error
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is not None and not tensorflow.executing_eagerly():
+    if not _executes_eagerly():
         raise RequestError(f"{what} switches eager execution off, which training needs: remove that from it")

@@ -108,13 +108,16 @@ class Session:
         padded = (shown or name).ljust(max(map(len, self.trainers)))
         return progress(self.console, name, epochs, *size, gap, padded)
 
+    def is_own(self, name: str) -> bool:
+        """Whether a trainer is the user's."""
+        return dict(zip(self.trainers, self.options.trainers, strict=False))[name] not in TRAINERS
+
     def failed(self, name: str, error: Exception, seed: int | None = None) -> None:
         """Record, once, and print that a trainer failed; where it is none of the user's, the experiment is at fault.
 
         ``seed`` is that of a study's training.
         """
-        own = dict(zip(self.trainers, self.options.trainers, strict=True))[name] not in TRAINERS
-        if own:
+        if own := self.is_own(name):
             self.raised = self.raised or error
         failures = self.run.failures = self.run.failures or []
         if name in [failure["side"] for failure in failures]:

@@ -57,7 +57,8 @@ def resume_points(session: Session, job: Job, checkpoints: Sequence[Path]) -> It
             text = f"Note: a damaged checkpoint is skipped, the one before it is used: {damaged[0]}"
             tell(session.console, text, style="yellow")
             continue
-        tell(session.console, f"{job.shown}  continues after {shown_place(place)}")
+        anew = "; what it counts in Python begins anew" * session.is_own(job.trainer)
+        tell(session.console, f"{job.shown}  continues after {shown_place(place)}{anew}")
         yield place
     if begun:
         lost = "metrics.csv and records lack the steps of its checkpoints"
