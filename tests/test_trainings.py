@@ -2518,9 +2518,11 @@ def test_the_side_that_makes_its_steps_eagerly_is_said() -> None:
         return "".join(notes_of(partial(_say_which_is_eager, equal=equal), *traces))
 
     assert told(False, False) == told(True, True) == ""
-    assert told(False, True, equal=True).endswith("of loop it would train as it does now, and most likely faster")
+    assert told(False, True, equal=True).endswith(
+        "of loop (and no .numpy() in it) it would train as it does now, and most likely faster"
+    )
     assert told(False, True).startswith("loop makes its steps eagerly, and fit in a tf.function, which may round")
-    assert told(False, True).endswith("with @tf.function on the step of loop they may be equal, bit for bit")
+    assert told(False, True).endswith("of loop (and no .numpy() in it) they may be equal, bit for bit")
     assert told(True, False).endswith("without run_eagerly in fit they may be equal, bit for bit")
 
 
