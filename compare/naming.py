@@ -56,6 +56,12 @@ def refuse_missing(path: str | Path) -> None:
             raise RequestError(f"{shown_path(path)}: it is no plain file")
         if os.path.islink(path):
             raise RequestError(f"{shown_path(path)}: it is a link that leads to no file")
+        try:
+            os.stat(path)
+        except PermissionError as error:
+            raise RequestError(f"{shown_path(path)}: cannot be read ({error.strerror})") from None
+        except (OSError, ValueError):  # such as a name that is too long
+            pass
         beside: list[str] = []
         stem, suffix = os.path.splitext(os.path.basename(path))
         with suppress(OSError, ValueError):

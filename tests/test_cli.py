@@ -549,6 +549,20 @@ def test_an_option_may_be_written_as_the_keyword_of_python_is(refuse: Refuse) ->
     assert (given.max_steps, given.script_arguments) == (5, ("--max_steps", "--own"))  # type: ignore[attr-defined]
 
 
+def test_a_file_in_a_folder_that_cannot_be_entered_is_not_called_missing(
+    refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = os.stat
+
+    def forbidden(path: object, *args: object, **options: object) -> object:
+        if str(path).endswith("hidden.py"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return stat(path, *args, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "stat", forbidden)
+    assert refuse("--scripts", "mine.py", "hidden.py") == "hidden.py: cannot be read (Permission denied)"
+
+
 def test_a_file_that_is_not_there_may_be_one_beside_it(refuse: Refuse, tmp_path: Path) -> None:
     os.symlink("gone.py", "link.py")
     assert refuse("--scripts", "mine.py", "link.py") == "link.py: it is a link that leads to no file"

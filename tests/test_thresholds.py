@@ -20,7 +20,7 @@ from compare.records import EPOCH_END, Record, Variable, step_dtype, write_json
 from compare.records.run_json import RunJson
 from compare.verdict.exact import compare_records
 from compare.verdict.float64 import distances
-from compare.verdict.judge import Recorded, judge, metrics_beyond, with_noise, with_study
+from compare.verdict.judge import Recorded, judge, metrics_beyond, pairs, with_noise, with_study
 from compare.verdict.logged import compare_logs
 from compare.verdict.model import Comparison, Reporting, Training, Verdict, asynchronous
 from compare.verdict.rounding import Noise, first_beyond, unlikely, wanted_twins
@@ -200,12 +200,26 @@ def test_weights_that_differ_between_workers_that_do_not_wait_prove_nothing(exac
     assert replace(judged, training=given.training) == given, "only the weights' verdict changes"
 
 
-def judged(records: Sequence[Record], strategy: str = "default", workers: int = 1, **run: Any) -> Verdict:
+def judged(
+    records: Sequence[Record],
+    strategy: str = "default",
+    workers: int = 1,
+    twins: Sequence[Record] = (),
+    **run: Any,
+) -> Verdict:
     devices: Any = {"name": strategy, "class": "", "replicas": 1, "workers": workers, "global_batch_size": 1,
                     "devices": []}  # fmt: skip
     given = RunJson(folder=Path("/nonexistent"), options={"margin": None, "keep": [], **run.pop("options", {})},
                     trainers=["fit", "loop"], strategy=devices, **run)  # fmt: skip
-    return judge(Recorded(given, records))
+    recorded = Recorded(given, records)
+    return judge(replace(recorded, twins={pairs(recorded)[0].exactly.twins: twins}))
+
+
+@pytest.mark.parametrize(("workers", "said"), [(1, "when it is run again"), (2, "repeated in one process")])
+def test_what_one_process_repeats_otherwise_is_not_blamed_on_several_workers(workers: int, said: str) -> None:
+    records, twin = [record("fit", 0, 1, 2), record("loop", 0, 1, 3)], record("twin-1", 0, 1.5, 2.5)
+    (found,) = judged(records, "multi-worker", workers, [twin]).comparisons
+    assert found.verdict == "inconclusive" and said in found.training.reason
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shlex
 import sys
@@ -40,6 +41,7 @@ PACKAGES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
     standard_streams.provide()
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it says where its cache is if HOME cannot be written
     given = list(sys.argv[1:] if arguments is None else arguments)
     return ending(program(), lambda: _main(given))
 

@@ -32,6 +32,10 @@ from compare.verdict.rounding import FACTOR, measure, units_of
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 
 UNMEASURED = "their weights differ, and the run was interrupted before it was measured whether rounding explains that"
+IN_ONE_PROCESS = (
+    "their weights differ, and rounding cannot be measured: repeated in one process, the steps round otherwise than "
+    "those of the workers"
+)
 UNSEARCHED = "their weights differ, and the run was interrupted before a cause was looked for"
 FLOAT64 = "float64"
 """The name of the records of the float64 run."""
@@ -309,6 +313,9 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
         if pair.trained:
             if scripts:
                 found = _with_variables(with_located(found, pair.checked), pair)
+            noise = found.training.noise
+            if noise is not None and not noise.reproduced and (run.strategy or {}).get("workers", 1) > 1:
+                found = found.undecided(IN_ONE_PROCESS)
             if interrupted and pair.noise_start is not None and found.training.verdict == DIFFERENT:
                 found = found.undecided(UNMEASURED)
             if interrupted and pair.study is not None and pair.checked is None and found.training.verdict == ALIKE:
