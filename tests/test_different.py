@@ -302,7 +302,7 @@ def test_gradients_are_compared_where_both_were_seen(tensorflow: Any) -> None:
         (lambda: records(loop(logs={})), "identical"),
         (lambda: records(loop(logs=FEWER), record("fit", 0, 1, 2, logs=LOGS)), "inconclusive"),
         (lambda: run(FIT, without(loop(), 2, EPOCH_END), status=INTERRUPTED, options={"epochs": 1}), "identical"),
-        (lambda: run(FIT, loop(0, 1.5), status=INTERRUPTED, options={"epochs": 1}), "inconclusive"),  # rounding is not measured yet
+        (lambda: run(FIT, loop(0, 1.5), status=INTERRUPTED, options={"epochs": 1}), "inconclusive"),
         (lambda: seeds(0.5, 0.5, 0.5, 0.5, reference=[None] * 4), "inconclusive"),
         (lambda: seeds(np.nan, np.nan, np.nan, np.nan), DIFFERENT),
         (lambda: logs({1: {"val_loss": 0.8}}), DIFFERENT),
