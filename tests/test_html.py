@@ -243,7 +243,7 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     assert told.endswith("; losses and metrics were not compared, since the two report none in common")
     nothing = dataclasses.replace(same, reporting=Reporting(None, {}))
     assert sentences.unreported(nothing, "scripts") == (
-        "No loss or metric of either was seen at an end of an epoch. To compare some, read the result() of Keras "
+        "No loss or metric of either was seen at the end of an epoch. To compare some, read the result() of Keras "
         "metrics at the end of each "
         "epoch, or add there, with the means over it: import compare; compare.report(epoch=…, loss=…)"
     )

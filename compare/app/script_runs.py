@@ -286,12 +286,8 @@ OF_TENSORFLOW = re.compile(r"[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |
 """How a line begins that TensorFlow prints by itself."""
 
 
-def printed(log: Path) -> str:
-    """What a script has printed."""
-    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-
-
 def last_line(log: Path) -> str:
     """The last line that a script has printed, without colours and bars; empty if it has printed nothing."""
-    lines = [line.strip() for line in re.sub(r"\x1b\[[\d;]*m|\x08", "", printed(log)).splitlines()]
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[\d;]*m|\x08", "", text).splitlines()]
     return next((line for line in reversed(lines) if line and not OF_TENSORFLOW.match(line)), "")

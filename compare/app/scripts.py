@@ -6,7 +6,8 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +25,7 @@ from compare.app.script_pairs import (
     set_at_the_end,
     stretches,
 )
-from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_line, left_by, printed, write_records
+from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_line, left_by, write_records
 from compare.app.script_sides import Side, changed_since, sides_of
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
@@ -283,7 +284,10 @@ UNDONE = re.compile(r"received `from_logits=True`, but the `output` argument was
 
 def _undone(runs: Sequence[ScriptRun]) -> list[str]:
     """The one script that gives its loss probabilities for logits, which Keras undoes, as a sentence."""
-    warned = [(run.name, found[1].lower()) for run in runs if (found := UNDONE.search(printed(run.log)))]
+    warned = []
+    for run in runs:
+        with suppress(FileNotFoundError), open(run.log, encoding="utf-8", errors="replace") as lines:  # of any number
+            warned += [(run.name, found[1].lower()) for found in islice(filter(None, map(UNDONE.search, lines)), 1)]
     return [
         f"{name} gives a loss with from_logits=True what a {function} has made, and Keras takes the values before the "
         f"{function} (it could not after tf.nn.{function} in an eager step): leave out one of the two"

@@ -35,8 +35,9 @@ Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 Line = tuple[str, int, str]
 OF_METRICS = r"^(.*\bmetrics\.[A-Z]|Mean\()"
 """A pattern of what makes a metric."""
-OF_REPLICAS = r"\) / strategy\.num_replicas_in_sync"
-"""How advice divides a mean by the number of replicas."""
+OF_REPLICAS = " / strategy.num_replicas_in_sync"
+MEAN_OF_REPLICA = f"loss = tf.reduce_mean(per_example){OF_REPLICAS}"
+"""How advice has each replica contribute its mean."""
 SUMMARIES = ("float", "mean", "sum", "reduce_mean", "reduce_sum", "average", "round", "fsum")
 """Functions whose value is made of all that they are given."""
 ADDING = ("append", "assign_add", "extend")
@@ -194,18 +195,19 @@ def _with_other_terms(remedy: str, line: str, whole: bool) -> str:
     Args:
         whole: whether what is added has to be divided, too.
     """
-    advised, statement = re.match(rf"loss = (tf\.reduce_mean\()per_example({OF_REPLICAS})(.*)", remedy), None
+    if not remedy.startswith(MEAN_OF_REPLICA):
+        return remedy
     with suppress(SyntaxError, ValueError):  # it may be several statements, or a part of one
         (statement,) = ast.parse(line).body
-    match statement:
-        case ast.Assign(value=ast.BinOp(op=ast.Add()) as added) | ast.Return(value=ast.BinOp(op=ast.Add()) as added):
-            reduced = re.search(r"tf\.reduce_\w+\(([\w.]+)\)", ast.unparse(added.left))
-            if advised is None or reduced is None:
-                return remedy
-            before = line[: line.index("=") + 2] if isinstance(statement, ast.Assign) else "return "
-            mean = f"{advised[1]}{reduced[1]}{advised[2]} + {ast.unparse(added.right)}"
-            mean = f"({ast.unparse(added)}{advised[2]}" if whole else mean
-            return before + mean + remedy[advised.end(2) :]
+        match statement:
+            case (
+                ast.Assign(value=ast.BinOp(op=ast.Add()) as added) | ast.Return(value=ast.BinOp(op=ast.Add()) as added)
+            ):
+                if reduced := re.search(r"tf\.reduce_\w+\(([\w.]+)\)", ast.unparse(added.left)):
+                    before = line[: line.index("=") + 2] if isinstance(statement, ast.Assign) else "return "
+                    mean = f"tf.reduce_mean({reduced[1]}){OF_REPLICAS} + {ast.unparse(added.right)}"
+                    mean = f"({ast.unparse(added)}){OF_REPLICAS}" if whole else mean
+                    return before + mean + remedy.removeprefix(MEAN_OF_REPLICA)
     return remedy
 
 

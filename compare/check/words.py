@@ -154,8 +154,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{loss_scale:,.0f}",
     "gradients-not-unscaled": "the loss is scaled, but its gradients are not divided by the loss scale, "
     "{loss_scale:,.0f}, before the update",
-    "even-weights": "every example has the same weight, also in a batch that does not split evenly over the replicas, "
-    "of which fit weighs the examples of the smaller part more",
+    "even-weights": "every example has the same weight, even in a batch that splits unevenly over the replicas, where "
+    "fit gives the examples of the smaller part more",
     "strategy-unused": "strategy.run is never called: one replica computes the whole batch; fit averages the replicas' "
     "means",
     "no-layer-losses": "the gradient does not include the layers' losses",

@@ -212,7 +212,7 @@ def unreported(comparison: Comparison, scope: str) -> str:
         compared = comparison.training.steps_compared and not _of_another_training(comparison)
         if compared and not comparison.reporting.metrics and not comparison.failure:
             return (
-                f"No loss or metric of either was seen at an end of an epoch. To compare some, {how.format('loss=…')}"
+                f"No loss or metric of either was seen at the end of an epoch. To compare some, {how.format('loss=…')}"
             )
         call = f"in {candidate} {how.format(', '.join(f'{name}=…' for name in missing))}"
     else:

@@ -33,7 +33,7 @@ from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 
 UNMEASURED = "their weights differ, and the run was interrupted before it was measured whether rounding explains that"
 IN_ONE_PROCESS = (
-    "their weights differ, and rounding cannot be measured: repeated in one process, the steps round otherwise than "
+    "their weights differ, and rounding cannot be measured: repeated in one process, the steps give other weights than "
     "those of the workers"
 )
 UNSEARCHED = "their weights differ, and the run was interrupted before a cause was looked for"
