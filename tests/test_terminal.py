@@ -8,7 +8,6 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -471,14 +470,10 @@ def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
 
 def fail(run: RunJson, name: str, error: Exception, console: Console) -> None:
     """Records that the user's own trainer, the second one, failed."""
-    session = SimpleNamespace(
-        run=run,
-        console=console,
-        raised=None,
-        trainers=run.trainers,
-        options=SimpleNamespace(trainers=["fit", *(f"{each}.py:Loop" for each in (run.trainers or [])[1:])]),
-    )
-    Session.failed(session, name, error)  # type: ignore[arg-type]
+    names = run.trainers or []
+    nothing: Any = None
+    options = request(trainers=["fit", *(f"{each}.py:Loop" for each in names[1:])])
+    Session(options, run, console, dict.fromkeys(names, nothing), task=nothing).failed(name, error)
 
 
 @pytest.mark.parametrize(
