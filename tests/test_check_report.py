@@ -14,9 +14,9 @@ import pytest
 from compare.check import Report
 from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
-from compare.check.own_names import line_that_makes
 from compare.check.report import REPORTING, TRAINING, merged
 from compare.check.stages import Located
+from compare.check.user_code import line_that_makes
 from compare.records import EPOCH_END, INITIAL, Record
 from compare.verdict.findings import StageValues
 from compare.verdict.model import Comparison, Reporting, Training

@@ -9,10 +9,10 @@ from dataclasses import replace
 from compare.app.scripts_close_ups import seen_losses
 from compare.app.scripts_session import ModelPair, ScriptsSession
 from compare.check import words
+from compare.check.advice import at_line
 from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import never_reset, other_metrics
 from compare.check.measurement import Measurement
-from compare.check.own_names import at_line, line_that_makes
 from compare.check.recorded import same
 from compare.check.recorded_numbers import (
     evidence_on_numbers,
@@ -25,6 +25,7 @@ from compare.check.recorded_numbers import (
     validation_by_epoch,
 )
 from compare.check.used import Used, used_by
+from compare.check.user_code import line_that_makes
 from compare.records import Record, read_records
 from compare.reporting.terminal import tell
 from compare.verdict.exact import beyond_rounding, reported_by_both

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from compare.check.advice import at_line
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
 from compare.check.causes.data_recorded import operation_of
@@ -27,7 +28,6 @@ from compare.check.causes.optimizer_recorded import (
     kind_of_setting,
 )
 from compare.check.measurement import Measurement
-from compare.check.own_names import at_line
 from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe
 from compare.check.recorded import (
     CLOSE,

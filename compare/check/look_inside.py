@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check import not_finite
+from compare.check.advice import at_line
 from compare.check.batches import Batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
@@ -25,12 +26,12 @@ from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS, Observation, as_record
 from compare.check.observe import observing
 from compare.check.optimizer_replay import replay_segments
-from compare.check.own_names import at_line, line_that_makes
 from compare.check.recipe import EPSILON, Recipe
 from compare.check.recorded import drawn_more_often
 from compare.check.report import REPORTING, Report
 from compare.check.stages import Located, apart, first_apart, locate
 from compare.check.step_values import EXAMPLES, PREDICTIONS, all_rows, calls_of
+from compare.check.user_code import line_that_makes
 from compare.engine.anew import train_anew
 from compare.engine.input_pipeline import Data
 from compare.engine.noise_twins import TwinRun, half_dtypes
@@ -256,9 +257,9 @@ class LookInside:
                 source = Source.of(divided or line_that_makes(side.reported_at, each.metrics), shows=True)
             elif each.measurements.get("kind") == "learning-rate" and side.rate_set:
                 source = Source.of(side.rate_set)
-            elif each.id in CATALOGUE and EXAMPLES in CATALOGUE[each.id].stages and side.dataset_at:
+            elif EXAMPLES in CATALOGUE[each.id].stages and side.dataset_at:
                 source = Source.of(side.dataset_at, shows=True)
-            elif side.inside is not None and each.id in CATALOGUE:
+            elif side.inside is not None:
                 source = CATALOGUE[each.id].line_in(side.inside, step, (first and first.stage) or "")
             if source is not None and each.id == "optimizer-differs" and not side.rate_set:
                 source = replace(source, shows=True)  # the update, not where the setting is made

@@ -111,6 +111,8 @@ class Cause:
         stages: the stages of a step at which it must show: one of them differs; empty if it may show anywhere.
         called: the event whose line of code is shown; empty for that of the stage, None if no step has the line.
         of_whole_loss: whether it is a mistake in what is made of the examples' losses.
+        of_penalty: whether it is a mistake in what is added to the loss.
+        of_one_metric: whether ``by_hand`` has the remedy for one metric alone.
     """
 
     id: str
@@ -132,6 +134,8 @@ class Cause:
     stages: tuple[str, ...] = ()
     called: str | None = ""
     of_whole_loss: bool = False
+    of_penalty: bool = False
+    of_one_metric: bool = False
 
     def found(self, side: str, seen: Measurement, *, used: Used = NOTHING, remedy: str = "") -> Finding:
         """The cause of the side with a name, which explains what was seen; with the remedy for what it uses."""

@@ -337,6 +337,7 @@ CAUSES = (
         id="regularization-missing",
         stages=(LOSS,),
         of_whole_loss=True,
+        of_penalty=True,
         symptom="Weights grow larger than with fit, and the model overfits sooner.",
         explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop must do so too.",
         wrong="loss = mean_over_examples / strategy.num_replicas_in_sync  # and model.losses is never used",
@@ -353,6 +354,7 @@ CAUSES = (
         id="regularization-not-divided-by-replicas",
         stages=(LOSS,),
         of_whole_loss=True,
+        of_penalty=True,
         symptom="With several replicas, weights shrink more than with fit.",
         explanation="model.losses does not depend on the examples: every replica has the full value, and the gradients "
         "of all replicas are summed.",

@@ -259,6 +259,7 @@ CAUSES = (
             (_ONE_RESULT, r"([\w.]+)\.update_state\(.*"),
             r"\1.reset_state()  # after every epoch, and before validation",
         ),
+        of_one_metric=True,
         formula=_not_reset,
     ),
     ReportingCause(

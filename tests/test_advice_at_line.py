@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from compare.check.advice import at_line, in_own_names, own_names
 from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
-from compare.check.own_names import at_line, in_own_names, own_names
 from compare.check.used import SCRIPT_ALONE
+from compare.check.user_code import UserCode
 from compare.verdict.findings import Source
 
 SCRIPT = """
@@ -49,6 +50,10 @@ class MyLoop:
         p = self.net(batch[0], training=True)
         return self.criterion(batch[1], p)
 """
+
+
+def names_in(text, line):
+    return own_names(UserCode(text.splitlines(), ast.parse(text)), line)
 
 
 def line_of(text, part):
@@ -108,7 +113,7 @@ def test_a_mean_over_batches_by_hand_gets_advice_for_what_is_written_there(line:
     ],
 )
 def test_advice_has_the_names_of_the_function_around_the_line(text, at, advice, own):
-    assert in_own_names(advice, own_names(ast.parse(text), line_of(text, at))) == own
+    assert in_own_names(advice, names_in(text, line_of(text, at))) == own
 
 
 LATER = """
@@ -160,7 +165,7 @@ def test_the_penalty_of_each_replica_is_cited_beside_a_function_that_averages(tm
 @pytest.mark.parametrize(("at", "own"), [("loss = ", "loss_fn(y, p)"), ("return", "loss_fn(truth, guess)")])
 def test_what_comes_later_or_in_another_function_gives_advice_no_names(at, own):
     """Such as validation below a training step: the names there are not known, or others, where the mistake is."""
-    assert in_own_names("loss_object(y, predictions)", own_names(ast.parse(LATER), line_of(LATER, at))) == own
+    assert in_own_names("loss_object(y, predictions)", names_in(LATER, line_of(LATER, at))) == own
 
 
 def test_a_penalty_that_is_counted_twice_is_cited_where_it_is_read(tmp_path):
@@ -429,7 +434,7 @@ def test_the_only_model_that_is_trained_is_not_named_where_variables_of_others_a
 
 
 def test_what_is_thrown_away_has_no_name():
-    names = own_names(ast.parse("model, optimizer, _, _ = run.build()"), 1)
+    names = names_in("model, optimizer, _, _ = run.build()", 1)
     assert names == {"model": "model", "optimizer": "optimizer"}
 
 
