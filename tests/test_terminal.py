@@ -27,7 +27,7 @@ from compare.records.run_json import INTERRUPTED, RunJson
 from compare.reporting import html, live, plots
 from compare.reporting.live import console_for, progress_line, waiting
 from compare.reporting.sentences import sentence
-from compare.reporting.tables import epoch_table, print_table
+from compare.reporting.tables import epoch_table, print_table, study_table
 from compare.reporting.terminal import (
     RunningGap,
     TrainerProgress,
@@ -303,6 +303,8 @@ def test_a_table_in_a_file_is_whole_and_one_in_a_terminal_has_whole_numbers(monk
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
     assert tables(80, terminal=False, metrics=0) == []
+    print_table(Console(file=(out := io.StringIO())), study_table([]))
+    assert not out.getvalue(), "there is nothing below these headings"
     piped = tables(80, terminal=False)
     assert len(piped) == 4 and piped[1].count("0.333333333") == 10
     for width in (80, 120):

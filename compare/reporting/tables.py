@@ -98,7 +98,7 @@ def study_table(comparisons: Sequence[Comparison]) -> Table:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Prints a table, if it has more than two columns; those that find no room follow in further tables.
+    """Prints a table, if it has rows and more than two columns; those that find no room follow in further tables.
 
     The first two columns begin each of them, and no cell spans several lines.
     """
@@ -110,7 +110,7 @@ def print_table(console: Console, table: Table) -> None:
         if parts[-1] and taken > columns_of(console):
             parts.append([])
         parts[-1].append(number)
-    for part in filter(None, parts):
+    for part in filter(None, parts if table.rows else []):
         columns = [table.columns[i] for i in [*fixed, *part]]
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
