@@ -109,7 +109,7 @@ class Option:
         parser.add_argument(
             flag(name),
             metavar=self.metavar,
-            type=str if self.kind in (object, Path) else self.kind,  # Path('') would be the current folder
+            type=_number if self.kind is int else str,  # Path('') would be the current folder
             default=self.default,
             nargs="+" if self.several or self.pair else None,
             help=f"{text} (default: {shown})" if shown and text != argparse.SUPPRESS else text,
@@ -147,6 +147,14 @@ def options_of(mode: Any) -> dict[str, Option]:
 def flag(name: str) -> str:
     """A field's name as an option of the command: ``--batch-size``."""
     return "--" + name.replace("_", "-")
+
+
+def _number(text: str) -> int | str:
+    """The number that was given; other text is refused when it is checked."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _count(name: str, value: Any, least: int, most: int | None) -> int:

@@ -463,8 +463,8 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--epochs", "two"], "argument --epochs: invalid int value: 'two' (see --help)"),
-        (["--epochs", "1e3"], "argument --epochs: invalid int value: '1e3' (see --help)"),
+        (["--epochs", "two"], "--epochs 'two': give a whole number"),
+        (["--epochs", "1e3"], "--epochs '1e3': give a whole number"),
         (["--epochs"], "argument --epochs: expected one argument (see --help)"),
         (["--epoch", "2"], "unrecognized arguments: --epoch 2; did you mean --epochs? (see --help)"),
         (
