@@ -152,6 +152,12 @@ def test_the_keras_of_an_environment_is_the_one_that_is_asked_for(
         ({"regularizer": {"l2": 0.1}}, {"regularizer": None}, {"regularizer": [{"l2": 0.1}, None]}),
         ({"initializer": {"class_name": "Zeros"}}, {"initializer": {"class_name": "Ones"}}, {}),  # weights are seen
         ({"dtype": "float32"}, {"dtype": {"class_name": "DTypePolicy"}}, {}),
+        (
+            {"cells": [{"config": {"name": "a", "units": 2}, "build_config": 1}, {"config": {"units": 3}}]},
+            {"cells": [{"config": {"name": "b", "units": 2}, "build_config": 4}, {"config": {"units": 5}}]},
+            {"cells.1.units": [3, 5]},
+        ),
+        ({"cells": [{"units": 2}]}, {"cells": []}, {"cells": [[{"units": 2}], []]}),
     ],
 )
 def test_a_setting_that_two_versions_write_otherwise_is_the_same(

@@ -82,7 +82,10 @@ def settings_apart(
     found: dict[str, list[Any]] = {}
     averages = own.get("use_ema") or right.get("use_ema")
     for name in own.keys() & right.keys() - set(NAMES):
-        both = own[name], right[name]
+        both: Any = own[name], right[name]
+        lists = all(isinstance(each, list) for each in both) and len(both[0]) == len(both[1])
+        if lists and all(isinstance(part, Mapping) for each in both for part in each):  # such as an RNN's cells
+            both = [{str(i): part for i, part in enumerate(each)} for each in both]
         if name.endswith("initializer") and not initializers:
             continue  # what weights begin with is seen
         if name.startswith("ema_") and not averages:
