@@ -208,6 +208,25 @@ def test_the_loss_of_an_eager_step_is_cited_where_it_is_given(tmp_path, id, cite
     assert found is not None and (found.text, lines[found.line - 1]) == (cited, cited)
 
 
+@pytest.mark.parametrize(("lines", "cited", "instead"), [
+    (["each = tf.nn.l2(y, p)", "each = tf.reduce_sum(each) / size", "loss = each + kl"], 2,
+     "each = tf.nn.compute_average_loss(each)"),
+    (["each = tf.nn.l2(y, p)", "kl = tf.reduce_sum(q) / size", "loss = tf.reduce_mean(each) + kl"], 1, ""),
+    (["each = tf.nn.l2(y, p)", "half = each / 2", "return tf.reduce_sum(half) / size"], 3,
+     "return tf.nn.compute_average_loss(half)"),
+    (["loss = tf.nn.l2(y, p)", "loss = loss_fn(y, loss) / 32"], 2, ""),
+    (["log(tf.nn.l2(y, p))", "loss = tf.reduce_sum(each) / size"], 1, ""),
+])  # fmt: skip
+def test_a_mistake_in_what_is_made_of_a_loss_is_cited_where_it_is_written(tmp_path, lines, cited, instead):
+    """The line before is that of the loss function: in an eager step it is all that was seen of the loss."""
+    (file := tmp_path / "loop.py").write_text("def step(y, p):\n    " + "\n    ".join(lines))
+    linecache.clearcache()
+    cause, seen = CATALOGUE["loss-constant-denominator"], Measurement.of("mean-over-batches", metric="loss")
+    for remedy in (cause.remedy, "another"):
+        found = at_line(cause.found("loop", seen, remedy=remedy), Source(str(file), 2, lines[0])).source
+        assert (found.line - 1, found.instead) == (cited, instead if remedy == cause.remedy else "")
+
+
 @pytest.mark.parametrize(("line", "remedy"), [
     ("return loss_fn(y, p)", "return loss_fn(y, p) + tf.add_n(model.losses)"),
     ("loss = loss_fn(y, p)", "loss += tf.add_n(model.losses)"),

@@ -386,6 +386,11 @@ def test_outputs_of_a_dict_are_those_of_a_list_in_another_order() -> None:
     for other, gap in (((age, sex, job), 0.0), ((sex, age, job), 0.0), ((age, sex + 1, job), None)):
         found = locate(outputs(age, job, sex), outputs(*other), [], STEP, NAMES).of("predictions")
         assert found is not None and (found.gap == gap or (gap is None and found.differs))
+    whole = [age, job, sex]
+    for few, alike in (([job], True), ([sex, age], True), ([job + np.eye(8, 4)], False), ([sex[1:]], False)):
+        for one, other in ((few, whole), (whole, few)):
+            found = locate(outputs(*one), outputs(*other), [outputs(*one)], STEP, NAMES).of("predictions")
+            assert found is not None and found.differs != alike, "what one side alone gives is no difference"
 
 
 def with_values(kind: str, *values: np.ndarray, factor: float = 1.0) -> CloseUp:

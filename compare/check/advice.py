@@ -45,7 +45,7 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     code, cause = UserCode.of(source.file), CATALOGUE[finding.id]
     names = own_names(code, source.line)
     if LOSS in cause.stages:
-        source = line_of_loss(code, source, cause)
+        source = line_of_loss(code, source, cause, finding.remedy)
         names |= names_of_loss(code, source.line)
     source = made_at(code, source, cause, finding.remedy)
     if "training=" in source.instead and (shared := _shared_with_training(code, source.line)):

@@ -238,7 +238,9 @@ def _outputs_of(
     if len(reference) != len(candidate) or scalars[0] != scalars[1]:
         reference, candidate, *twins = map(_in_one, (reference, candidate, *twins))
     if len(reference) == len(candidate):
-        candidate = [_in_order_of(*each) for each in zip(reference, candidate, strict=True)]
+        candidate = [_like(*each) for each in zip(reference, candidate, strict=True)]
+        if any(len(b.arrays) < len(a.arrays) for a, b in zip(reference, candidate, strict=True)):
+            reference, *twins = ([*map(_like, candidate, side)] for side in (reference, *twins))
     rows, arrays = at.of(example_rows)[:2], [array for event in candidate for array in event.arrays]
     moved = rows[0] != rows[1] and sorted(rows[0]) == sorted(rows[1])  # another order within the batch
     if moved and in_one_call and all(np.shape(array)[:1] == (len(rows[1]),) for array in arrays):
@@ -293,15 +295,18 @@ def _outputs(close_up: CloseUp, step: int, *, once: bool = False) -> dict[str, l
     return {name: output for name, output in outputs.items() if output}
 
 
-def _in_order_of(reference: Event, candidate: Event) -> Event:
-    """A candidate's outputs in the order of the reference's: those of a dict are sorted, those of a list are not."""
-    ordered, left = [], list(candidate.arrays)
-    for array in reference.arrays:
+def _like(other: Event, own: Event) -> Event:
+    """The outputs of one side that the other gives, too, in its order; as they are if it gives any that this does not.
+
+    Those of a dict are sorted, those of a list are not; and a model may give parts of its loss besides.
+    """
+    ordered, left = [], list(own.arrays)
+    for array in other.arrays:
         fitting = [i for i, each in enumerate(left) if np.shape(each) == np.shape(array)]
         if not fitting:
-            return candidate
+            return own
         ordered.append(left.pop(min(fitting, key=lambda i, array=array: relative_gap(array, left[i]))))  # type: ignore[misc]
-    return replace(candidate, arrays=[*ordered, *left])
+    return replace(own, arrays=ordered)
 
 
 def _sizes(events: Sequence[Event]) -> list[tuple[int, ...]]:

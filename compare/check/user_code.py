@@ -94,11 +94,12 @@ def _nearer(code: UserCode, source: Source, pattern: str) -> Source:
     return code.moved(source, code.only_line(pattern, source.line) or source.line)
 
 
-def line_of_loss(code: UserCode, source: Source, cause: Cause) -> Source:
+def line_of_loss(code: UserCode, source: Source, cause: Cause, remedy: str) -> Source:
     """In place of the line that takes the gradient of a loss, as an eager step shows it, the one that gives the loss.
 
     That is the last one, or the one before where that only adds the model's own losses; or, if what is made of the
-    examples' losses does not matter, the call of the loss function.
+    examples' losses does not matter, the call of the loss function. Or else the line that makes the mistake, in a known
+    way, with what the loss function gives.
     """
     given: dict[str, list[tuple[int, ast.expr]]] = {}
     for each in ast.walk(code.around(source.line)):
@@ -113,8 +114,30 @@ def line_of_loss(code: UserCode, source: Source, cause: Cause) -> Source:
         calls = any(isinstance(each, ast.Call) for each in parts)
         if (not penalized and (calls or cause.of_whole_loss)) or cause.of_penalty:
             break
-        wanted = {each.id for each in parts if isinstance(each, ast.Name)}
-    return code.moved(source, found)
+        wanted = _names_in(value)
+    source = code.moved(source, found)
+    later = 0 if cause.knows(source.text) or not cause.of_whole_loss else _later(code, found, cause)
+    if not later:
+        return source
+    usual = remedy in (cause.remedy, *cause.remedies.values())
+    return replace(code.moved(source, later), instead=cause.instead_of(code.text(later)) if usual else "")
+
+
+def _later(code: UserCode, line: int, cause: Cause) -> int:
+    """The first line that makes a mistake, in a known way, with what another gives; 0 if there is none."""
+    given = (each for each in ast.walk(code.around(line)) if isinstance(each, ast.Assign | ast.AugAssign | ast.Return))
+    names = set[str]()
+    for each in sorted(given, key=lambda each: each.lineno):
+        if each.lineno > line and names & _names_in(each.value) and cause.knows(code.text(each.lineno)):
+            return each.lineno
+        if each.lineno == line or (each.lineno > line and names & _names_in(each.value)):
+            targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return 0
+
+
+def _names_in(value: ast.expr | None) -> set[str]:
+    return {each.id for each in ast.walk(value or ast.Constant(0)) if isinstance(each, ast.Name)}
 
 
 def line_that_makes(line: Line | None, metrics: Iterable[str]) -> Line | None:

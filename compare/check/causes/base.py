@@ -165,6 +165,10 @@ class Cause:
         found = ((re.fullmatch(pattern, line), remedy) for pattern, remedy in self.by_hand.items())
         return next((match.expand(remedy) for match, remedy in found if match), "")
 
+    def knows(self, line: str) -> bool:
+        """Whether a line is written in a way that is known to make this mistake."""
+        return bool(self.instead_of(line) or self.remedy_at(line))
+
     def line_in(
         self, close_up: CloseUp, step: int, stage: str, *, usual: bool = True, called: str = ""
     ) -> Source | None:
