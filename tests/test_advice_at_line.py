@@ -409,6 +409,12 @@ def test_what_a_line_calls_a_thing_stays_in_advice_that_is_made_of_it(tmp_path):
     assert advised(tmp_path, "loss-averaged-over-batches", summed, 2)[1].startswith("all_of_it += loss * len(labels)")
 
 
+def test_all_examples_are_not_called_as_a_batch_of_them_is(tmp_path):
+    text = "logits = net(batch, training=True)\ngrads = tape.gradient(loss, net.trainable_variables)\n"
+    remedy = "dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))"
+    assert advised(tmp_path, "labels-shuffled-apart", text, 1, remedy)[1] == remedy
+
+
 def test_variables_are_those_of_the_line_that_applies_gradients(tmp_path):
     text = "grads = tape.gradient(loss, net.weights)\nopt.apply_gradients(zip(grads, net.weights))\n"
     advice = "optimizer.apply_gradients(zip(gradients, variables))"

@@ -940,6 +940,19 @@ raise SystemExit(cli.command([]))
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "done\n", "")
 
 
+def test_what_user_code_does_as_python_ends_is_cut_short_after_an_interruption(tmp_path: Path) -> None:
+    code = """
+import atexit, time
+from compare.app import cli
+atexit.register(time.sleep, 1000)
+print("done")
+cli.main, cli.PATIENCE = (lambda arguments: 130), 0.1
+raise SystemExit(cli.command([]))
+"""
+    ended = python("-c", code, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "done\n", "")
+
+
 @pytest.mark.parametrize("registered", ["lambda: os._exit(0)", "os._exit, 0"])
 def test_what_user_code_does_as_python_ends_is_no_verdict(tmp_path: Path, registered: str) -> None:
     code = f"""

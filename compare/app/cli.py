@@ -31,7 +31,7 @@ from compare.user_errors import describe
 from compare.verdict.outcomes import NOT_COMPARABLE
 
 PATIENCE = 5.0
-"""Seconds that threads of user code have to end after the run."""
+"""Seconds that threads of user code, and after an interruption its ``atexit`` functions, have to end."""
 PACKAGES = (
     "tensorflow", "keras", "numpy", "pandas", "matplotlib", "jinja2", "rich", "scipy", "loky", "filelock", "xxhash",
 )  # fmt: skip
@@ -150,14 +150,18 @@ def command(arguments: Sequence[str] | None = None) -> int:
     Python would wait for them; nothing of a run depends on them.
     """
     status = main(arguments)
+    if status == EXIT_INTERRUPTED:  # whatever user code has Python do at its end
+        by_force = threading.Timer(PATIENCE, _exit, [status])
+        by_force.daemon = True
+        _flush()
+        by_force.start()
     deadline = time.monotonic() + PATIENCE
     own = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
     for thread in own:
         thread.join(max(0.0, deadline - time.monotonic()))
     if any(thread.is_alive() for thread in own):
         atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            forgiving(stream).flush()
+        _flush()
         os._exit(status)
     result = status
 
@@ -166,6 +170,11 @@ def command(arguments: Sequence[str] | None = None) -> int:
 
     os._exit = end
     return result
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        forgiving(stream).flush()
 
 
 def carry_out_and_report(options: Request, folder: Path) -> int:

@@ -190,6 +190,7 @@ CAUSES = (
         explanation="Inputs and labels are shuffled one after the other, with different random numbers, so that labels "
         "no longer belong to their inputs.",
         wrong="np.random.shuffle(x)\nnp.random.shuffle(y)",
+        unnamed=("x", "y"),  # all examples, not the batch that a model is given
         remedy="order = np.random.permutation(len(x))\nx, y = x[order], y[order]",
         remedies={
             SCRIPT: "dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))  # joined, then shuffled\n"
