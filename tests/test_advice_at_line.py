@@ -463,14 +463,14 @@ def test_what_is_thrown_away_has_no_name():
     assert names == {"model": "model", "optimizer": "optimizer"}
 
 
-def test_of_several_metrics_that_are_not_reset_none_is_named(tmp_path):
+def test_of_several_metrics_that_need_a_remedy_none_is_named_alone(tmp_path):
     (file := tmp_path / "loop.py").write_text("acc.update_state(y, out)\n")
     linecache.clearcache()
     source = Source(str(file), 1, "acc.update_state(y, out)")
-    for metrics, called in ((["loss"], "acc"), (["loss", "accuracy"], "metric")):
+    for metrics, more in ((["loss"], ""), (["loss", "accuracy"], "\n# needed for each of loss, accuracy")):
         seen = Measurement.of("mean-over-batches", metric="loss", metrics=metrics)
         found = at_line(CATALOGUE["metrics-not-reset"].found("loop", seen, used=SCRIPT_ALONE), source)
-        assert found.remedy.startswith(f"{called}.reset_state()")
+        assert found.remedy == f"acc.reset_state()  # after every epoch, and before validation{more}"
 
 
 @pytest.mark.parametrize(

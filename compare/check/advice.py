@@ -11,6 +11,7 @@ from dataclasses import replace
 from compare.check.causes import CATALOGUE
 from compare.check.step_values import LOSS
 from compare.check.user_code import UserCode, line_of_loss, made_at
+from compare.naming import some
 from compare.verdict.findings import Finding, Source
 
 OF_REPLICAS = " / strategy.num_replicas_in_sync"
@@ -52,12 +53,13 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
         line = re.sub(r"training=(True|False)", "training=training", source.instead)
         told = f"{line}  # an argument of {shared}: True in the training step, False in validation"
         return replace(finding, source=replace(source, instead=""), remedy=told)
-    several = cause.of_one_metric and len(finding.metrics) > 1
-    if remedy := "" if several else cause.remedy_at(source.text):
+    if remedy := cause.remedy_at(source.text):
         names = {name: own for name, own in names.items() if name not in re.findall(r"\w+", source.text)}
     remedy = _added_to_loss(remedy or finding.remedy, source.text)
     remedy = _with_other_terms(remedy, source.text, bool(finding.measurements.get("regularization_included")))
     remedy = in_own_names(remedy, {name: own for name, own in names.items() if name not in cause.unnamed})
+    if cause.of_each_metric and len(finding.metrics) > 1:
+        remedy += f"\n# needed for each of {some(finding.metrics)}"
     return replace(finding, source=source, remedy=_with_options(remedy, code, source.line))
 
 

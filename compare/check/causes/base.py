@@ -112,7 +112,7 @@ class Cause:
         called: the event whose line of code is shown; empty for that of the stage, None if no step has the line.
         of_whole_loss: whether it is a mistake in what is made of the examples' losses.
         of_penalty: whether it is a mistake in what is added to the loss.
-        of_one_metric: whether ``by_hand`` has the remedy for one metric alone.
+        of_each_metric: whether the remedy is for one metric, and each of several needs it.
     """
 
     id: str
@@ -135,7 +135,7 @@ class Cause:
     called: str | None = ""
     of_whole_loss: bool = False
     of_penalty: bool = False
-    of_one_metric: bool = False
+    of_each_metric: bool = False
 
     def found(self, side: str, seen: Measurement, *, used: Used = NOTHING, remedy: str = "") -> Finding:
         """The cause of the side with a name, which explains what was seen; with the remedy for what it uses."""

@@ -259,7 +259,7 @@ CAUSES = (
             (_ONE_RESULT, r"([\w.]+)\.update_state\(.*"),
             r"\1.reset_state()  # after every epoch, and before validation",
         ),
-        of_one_metric=True,
+        of_each_metric=True,
         formula=_not_reset,
     ),
     ReportingCause(
@@ -288,6 +288,7 @@ CAUSES = (
                 r"\1 += \2 * len(y)  # and at the end, divide by the number of examples"
             ),
         },
+        of_each_metric=True,
         formula=_per_batch,
     ),
     ReportingCause(
@@ -304,6 +305,7 @@ CAUSES = (
             ALONE: MEAN_OF_EXAMPLES,
             DIVIDED: UNDIVIDED,
         },
+        of_each_metric=True,
         formula=_last_batch,
     ),
     ReportingCause(
@@ -316,6 +318,7 @@ CAUSES = (
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# the replica's mean; loss is only its share",
         remedies={DIVIDED: UNDIVIDED},
+        of_each_metric=True,
         formula=_not_reduced,
     ),
     ReportingCause(
