@@ -83,6 +83,8 @@ class Option:
         if self.several:
             each = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
             return tuple(map(str, each)) if self.kind is str else each
+        if self.kind is bool and not isinstance(value, bool):
+            raise RequestError(f"{flag(name)} {value!r}: give True or False")
         if self.kind is Path:
             if not isinstance(value, str | os.PathLike) or "\0" in str(value) or not str(value):
                 raise RequestError(f"{flag(name)} {value!r}: give a {'file' if '.' in str(self.metavar) else 'folder'}")

@@ -279,6 +279,26 @@ def test_settings_that_a_trainer_changes_are_its_own(given, task, tensorflow):
     assert tensorflow.keras.backend.floatx() == "float32" and not tensorflow.config.functions_run_eagerly()
 
 
+def test_a_dtype_policy_that_a_users_file_sets_is_that_of_all_models(task, tensorflow):
+    mixed_precision, built = tensorflow.keras.mixed_precision, []
+
+    class Building:
+        name = "building"
+
+        def train(self, run):
+            built.append(run.build()[0].layers[0].dtype_policy.name)
+            raise ValueError("enough")
+
+    mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="enough"):
+                train(Building(), task)
+    finally:
+        mixed_precision.set_global_policy("float32")
+    assert built == ["mixed_bfloat16"] * 2
+
+
 def test_a_function_of_the_user_has_its_own_graphs_again_after_a_training(given, task, tensorflow):
     @tensorflow.function
     def double(x):

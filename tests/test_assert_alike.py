@@ -52,12 +52,15 @@ def test_a_check_warns_of_no_function_that_is_traced_again(tensorflow):
     assert said == ["else", again]
 
 
-def test_a_comparison_inside_a_tf_function_is_refused(tensorflow, tmp_path):
+def test_a_comparison_inside_a_tf_function_or_a_scope_is_refused(tensorflow, tmp_path):
     def compared():
         compare.run(tasks.experiment(), epochs=1, reports=tmp_path, quiet=True)
 
     with pytest.raises(compare.RequestError, match=r"eager execution is off here, as in a tf\.function"):
         tensorflow.function(compared, autograph=False)()
+    scope = tensorflow.distribute.OneDeviceStrategy("CPU:0").scope()
+    with scope, pytest.raises(compare.RequestError, match=r"in the scope of a strategy: run it outside"):
+        compared()
 
 
 class ByFullBatches(Loop):

@@ -188,7 +188,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (MY_TASK, field("class_weight={0: 1e999}"), "class_weight is {0: inf}: give a dict"),
     (MY_TASK, field("class_weight={}"), "class_weight is {}: give a dict"),
     (MY_TASK, field("loss_weights='x'"), "loss_weights is 'x': give numbers"),
-    (MY_TASK, field("loss_weights=[1.0, 2.0]"), "does not match the training data or the loss"),
+    (MY_TASK, field("loss_weights=[1.0, 2.0]"), "on the training data: "),
     (MY_TASK, field("loss_weights={1.0, 2.0}"), "loss_weights is {1.0, 2.0}: give numbers"),
     (MY_TASK, field("notes='two'"), "notes is 'two': give a tuple of texts"),
     # A user's loop.

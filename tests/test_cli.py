@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -572,6 +573,10 @@ def test_a_file_that_is_not_there_may_be_one_beside_it(refuse: Refuse, tmp_path:
     assert (
         refuse("--scripts", "mine.py", "log.csv") == "log.csv is a log, not a script: compare it with fit-vs-loop logs"
     )
+    with zipfile.ZipFile("app.pyz", "w") as archive:
+        archive.writestr("__main__.py", "")
+    told = "app.pyz is an archive, not a script: unpack it, and give its __main__.py"
+    assert refuse("--scripts", "mine.py", "app.pyz") == told
 
 
 # Names of trainers and experiments
@@ -643,7 +648,11 @@ def test_a_file_that_switches_eager_execution_off_is_refused(
     refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "graphs.py").write_text("import sys\nsys.modules['tensorflow'].executing_eagerly = bool\nLoop = 1\n")
-    monkeypatch.setitem(sys.modules, "tensorflow", Mock(executing_eagerly=lambda: True, __spec__=Mock()))
+    monkeypatch.setitem(
+        sys.modules,
+        "tensorflow",
+        Mock(**{"executing_eagerly": lambda: True, "distribute.has_strategy": bool}, __spec__=Mock()),
+    )
     told = "graphs.py switches eager execution off, which training needs: remove that from it"
     assert refuse("--trainers", "graphs.py:Loop", "graphs.py:Loop") == told
 

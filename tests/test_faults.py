@@ -18,7 +18,7 @@ from killed_runs import TASK
 
 import compare.check
 from compare import records
-from compare.app.standard_streams import forgiving, print_traceback
+from compare.app.standard_streams import forgiving, print_traceback, stderr_to
 from compare.errors import NoVerdictError
 from compare.records import read_json
 
@@ -381,6 +381,15 @@ def test_a_stream_that_user_code_closes_drops_the_rest(tmp_path):
     assert stream.write("after") == 5
     stream.flush()
     assert (tmp_path / "out").read_text() == "before"
+    assert forgiving(None).write("set to None") == 11
+
+
+def test_the_log_of_a_copy_by_hard_links_stays_as_it_is(tmp_path):
+    (tmp_path / "log").write_text("earlier\n")
+    os.link(tmp_path / "log", tmp_path / "copy")
+    with stderr_to(tmp_path / "log"):
+        os.write(2, b"later\n")
+    assert (tmp_path / "log").read_text() == "earlier\nlater\n" and (tmp_path / "copy").read_text() == "earlier\n"
 
 
 def test_characters_that_the_stream_cannot_encode_are_escaped(tmp_path):

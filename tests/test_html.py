@@ -770,6 +770,10 @@ def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) ->
         (lambda folder: (folder / "metrics.csv").write_text("a,b\n"), "metrics.csv: line 1"),
         (lambda folder: (folder / "run.json").unlink(), "no recorded run is there"),
         (lambda folder: (folder / "comparison.png").unlink() or (folder / "comparison.png").mkdir(), "remove it"),
+        (
+            lambda folder: (folder / "report.html").write_text("<p>mine</p>"),
+            "report.html is no page of a run and is not",
+        ),
     ],
 )
 def test_a_damaged_run_is_one_line_and_status_2(tmp_path: Path, capsys: Any, damage: Any, told: str) -> None:
@@ -985,6 +989,16 @@ def test_a_printed_result_says_what_the_terminal_said(tmp_path: Path) -> None:
     assert said in out.getvalue()
 
 
+def test_a_result_whose_folder_holds_another_run_by_now_says_so(tmp_path: Path) -> None:
+    result = compare.load(recorded.identical(tmp_path / "run"))
+    assert not result.causes
+    recorded.different(tmp_path / "other")
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "other").rename(tmp_path / "run")
+    with pytest.raises(compare.RequestError, match=r"run holds another run by now: compare\.load reads it"):
+        _ = result.causes
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -1014,6 +1028,9 @@ def test_a_number_that_was_changed_is_said_when_a_result_is_loaded(tmp_path: Pat
     metrics.write_text(text.replace("0.", "0.9", 1))
     assert metrics.read_text() != text
     with pytest.raises(compare.RequestError, match=r"metrics\.csv"):
+        compare.load(tmp_path / "run")
+    metrics.unlink()
+    with pytest.raises(compare.RequestError, match=r"metrics\.csv: is missing; restore it"):
         compare.load(tmp_path / "run")
 
 

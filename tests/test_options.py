@@ -169,6 +169,11 @@ def test_seeds_are_what_random_generators_take(value: Any) -> None:
     refused("--seed .*: give a whole number", seed=value)
 
 
+@pytest.mark.parametrize("value", ["no", "", 1, None])
+def test_switches_are_true_or_false(value: Any) -> None:
+    refused("--quiet .*: give True or False", quiet=value)
+
+
 @pytest.mark.parametrize("name", ["epochs", "batch_size"])
 def test_counts_without_a_default_of_none_cannot_be_none(name: str) -> None:
     refused(f"--{name.replace('_', '-')} None: give a whole number", **{name: None})

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
@@ -299,6 +300,24 @@ def test_the_data_are_loaded_elsewhere_once_this_process_has_them(
     with getting_ready(options) as started, pytest.raises(FarEnough):
         session._prepare(options, tmp_path, Console(quiet=True), started)
     assert done == [select_keras, "loaded here", get_ready]
+
+
+def test_what_cannot_be_sent_to_another_process_is_refused_before_one_starts() -> None:
+    class Locked:
+        name, lock = "locked", threading.Lock()
+
+        def train(self, run: Any) -> None: ...
+
+    for asked, told in ((request(parallel=True, trainers=("fit", Locked())), ", without parallel"),
+                        (request(seeds=2, trainers=("fit", Locked())), "out of it")):  # fmt: skip
+        with pytest.raises(RequestError, match=r"^locked cannot be sent to another process \(.*lock") as raised:
+            processes.refuse_unsendable(asked)
+        assert str(raised.value).endswith(told)
+    with (
+        pytest.raises(RequestError, match=r"^locked cannot"),
+        getting_ready(request(parallel=True, trainers=("fit", Locked()))),
+    ):
+        pass
 
 
 GIB = 2**30

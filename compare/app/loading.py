@@ -184,6 +184,8 @@ def _importing(what: str, folders: Sequence[Path] = ()) -> Iterator[None]:
         raise RequestError(
             "eager execution is off here, as in a tf.function, and training needs it: run this elsewhere"
         )
+    if (tensorflow := sys.modules.get("tensorflow")) and tensorflow.distribute.has_strategy():
+        raise RequestError("this is in the scope of a strategy: run it outside, where a strategy can be asked for")
     with without_exit(f"importing {what}"):
         try:
             yield

@@ -88,6 +88,7 @@ def getting_ready(options: Trained) -> Iterator[Executor | None]:
     if not (isinstance(options, Training) and options.parallel):
         yield None
         return
+    processes.refuse_unsendable(options)
     others = len(options.trainers) - 1
     with processes.local(others, ", or give --sequential") as executor:
         for _ in range(others):

@@ -110,6 +110,19 @@ def division(options: Trained, jobs: int) -> tuple[int, int]:
     return processes, max(1, cores() // processes)
 
 
+def refuse_unsendable(options: Trained) -> None:
+    """Refuses an experiment or a trainer, given in Python, that other processes cannot be sent."""
+    from loky.backend.reduction import dumps  # noqa: PLC0415 (lazy)
+
+    for given in (options.experiment, *options.trainers):
+        try:
+            dumps(given)
+        except Exception as error:
+            text = f"{getattr(given, 'name', given)} cannot be sent to another process ({error}): keep what is open or "
+            instead = "" if isinstance(options, Study) else ", or train one after the other, without parallel"
+            raise RequestError(f"{text}locked, such as files, out of it{instead}") from None
+
+
 LAST_MESSAGES = "TensorFlow's last messages are in tensorflow.log"
 LOST = BrokenExecutor, CancelledError, ConnectionError
 """The exceptions that a lost worker raises."""

@@ -85,6 +85,7 @@ def _refuse(run: Path) -> None:
         raise RequestError(f"{run}: no recorded run is there that can be read (a folder with a run.json)")
     for name in ("report.html", "comparison.png"):
         refuse_folder(run / name)
+    html.refuse_foreign(run)
     if missing := html.lost(run):
         raise RequestError(
             f"{run}: its page would lose what it shows of {' and '.join(missing)}, which that folder no longer has as "

@@ -113,7 +113,7 @@ def numbered(wanted: Path, number: int) -> Path:
 
 def _begun(options: Request) -> Path:
     """The folder of the run to resume: the one called ``--name``, or the latest one with these options."""
-    from compare.reporting.html import is_foreign  # noqa: PLC0415 (lazy)
+    from compare.reporting.html import refuse_foreign  # noqa: PLC0415 (lazy)
 
     wanted = absolute(options.reports) / (options.name or options.default_name())
     last = 0
@@ -123,8 +123,7 @@ def _begun(options: Request) -> Path:
         raise RequestError(f"--resume: no run has begun in {shown_path(wanted)}; omit --resume to start one")
     folder = numbered(wanted, last)
     RunJson.read(folder)  # nothing is written into a folder that holds no run
-    if is_foreign(page := folder / "report.html", "run"):
-        raise RequestError(f"{shown_path(page)} is no page of a run and is not replaced; move it elsewhere")
+    refuse_foreign(folder)
     return folder
 
 

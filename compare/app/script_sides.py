@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -94,6 +95,8 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
             script, commit, where = _checked_out(options.commits[number], script, work / f"commit-{number + 1}")
         name = distinct(shown_path(Path(script).stem) + ends[number], [each.name for each in sides])
         source = as_python(script, work / f"notebook-{number}.py")
+        if zipfile.is_zipfile(script):
+            raise RequestError(f"{shown_path(script)} is an archive, not a script: unpack it, and give its __main__.py")
         if Path(script).suffix == ".csv":
             raise RequestError(f"{shown_path(script)} is a log, not a script: compare it with fit-vs-loop logs")
         program = Program(script, source, python=pythons[number], replicas=replicas[number], **where)

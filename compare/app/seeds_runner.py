@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from compare.app.processes import LOST, division, local
+from compare.app.processes import LOST, division, local, refuse_unsendable
 from compare.app.provenance import code_of_user, imported
 from compare.app.ready import Job, Session, Worker, told
 from compare.app.resume import is_done
@@ -130,6 +130,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
     """Train with every trainer and seed, with one training per processor at a time."""
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
+    refuse_unsendable(options)
     console, folder = session.console, session.folder
     jobs = session.jobs
     # By the number of all runs, though some may have finished: sums depend on the number of threads.

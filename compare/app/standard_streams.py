@@ -6,6 +6,7 @@ import errno
 import faulthandler
 import os
 import re
+import stat
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+GONE = OSError, ValueError, AttributeError
+"""What a stream raises that cannot be written, or that user code has closed, or set to None."""
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
 
@@ -60,11 +63,22 @@ def _regular(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
+def _unlink_copies(path: Path) -> None:
+    """Lets a file go on apart from those that share it by hard links, as in a copy of a run's folder."""
+    from compare.records.files import replace_file  # noqa: PLC0415 (lazy: needs packages)
+
+    with suppress(FileNotFoundError):
+        about = os.lstat(path)
+        if about.st_nlink > 1 and stat.S_ISREG(about.st_mode):
+            replace_file(path, path.read_bytes())
+
+
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
     """Redirect stderr to a file, including TensorFlow's start-up messages, which bypass ``sys.stderr``."""
     sys.stderr.flush()
     try:
+        _unlink_copies(path)
         file = open(path, "ab", opener=_regular)  # noqa: SIM115
     except OSError as error:
         raise RequestError(
@@ -77,7 +91,7 @@ def stderr_to(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stderr.flush()
+            forgiving(sys.stderr).flush()  # which user code may have taken away
             if ours:
                 faulthandler.disable()
             os.dup2(real.fileno(), 2)
@@ -164,19 +178,19 @@ class _Forgiving:
                 self._stream.write(text)
             except UnicodeEncodeError as error:
                 self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
-        except (OSError, ValueError):  # ValueError: user code has closed it
+        except GONE:
             self._give_up()
         return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except (OSError, ValueError):
+        except GONE:
             self._give_up()
 
     def _give_up(self) -> None:
         """Leads the stream nowhere: Python would fail again when it flushes the stream at its end."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        with suppress(OSError, ValueError):
+        with suppress(*GONE):
             os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)

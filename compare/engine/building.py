@@ -61,12 +61,12 @@ def built(experiment: Experiment, part: str) -> Any:
 
 
 def clear_session() -> None:
-    """Clears Keras's session, also inside the scope of a strategy.
+    """Clears Keras's session, also inside the scope of a strategy, but for the global dtype policy, which users set.
 
     Keras resets the default graph as well. It is empty in eager mode, but inside a scope it holds the strategy, and
     leaving the scope would fail.
     """
-    with undone():
+    with undone(), own_policy():
         if tf.distribute.has_strategy():
             patch(tf.compat.v1, "reset_default_graph", lambda original: None)
         tf.keras.backend.clear_session()

@@ -133,7 +133,7 @@ def _mismatch(task: TrainingTask, what: str, error: Exception) -> RequestError:
     data = ", ".join(f"{name} {shape}" for name, shape in by_name.items())
     experiment = task.experiment
     return RequestError(
-        f"fit cannot train this model, which does not match the {what} data or the loss: {describe(error)}; the "
+        f"fit cannot train this model on the {what} data: {describe(error)}; the "
         f"data is {data} (None is the batch), from load_data ({place_of(experiment.load_data)}); see also "
         f"build_model ({place_of(experiment.build_model)}) and build_loss ({place_of(experiment.build_loss)})"
     )

@@ -20,6 +20,7 @@ import jinja2
 from markupsafe import Markup
 
 from compare.engine.preflight import CANNOT_RUN
+from compare.errors import RequestError
 from compare.naming import INDEX, TOGETHER, label, log_name, printable, shown_path, with_folders
 from compare.records import RecordError, read_file, replace_file
 from compare.records.codec import decode
@@ -124,6 +125,12 @@ def is_foreign(page: Path, kind: str) -> bool:
     except OSError:
         return True
     return 'content="fit-vs-loop"' not in text or TITLES[kind] not in text
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuses to replace a page of somebody else's in a run's folder."""
+    if is_foreign(page := folder / "report.html", "run"):
+        raise RequestError(f"{shown_path(page)} is no page of a run and is not replaced; move it elsewhere")
 
 
 def write_together(folders: Sequence[Path], to: Path) -> Path:

@@ -10,6 +10,8 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
+from compare.errors import RequestError
+from compare.naming import shown_path
 from compare.records import read_rows, read_verdict
 from compare.records.run_json import read_run
 from compare.reporting.run_files import usable
@@ -110,7 +112,10 @@ class Result:
     @property
     def _verdict(self) -> Verdict:
         with usable(self.path):
-            return Verdict.read(self.path / "verdict.json")
+            found = Verdict.read(self.path / "verdict.json")
+        if found.verdict != self.verdict:
+            raise RequestError(f"{shown_path(self.path)} holds another run by now: compare.load reads it")
+        return found
 
     def to_json(self) -> str:
         """The text of ``verdict.json``."""
