@@ -227,6 +227,21 @@ def test_a_mistake_in_what_is_made_of_a_loss_is_cited_where_it_is_written(tmp_pa
         assert (found.line - 1, found.instead) == (cited, instead if remedy == cause.remedy else "")
 
 
+@pytest.mark.parametrize(("id", "loss", "cited"), [
+    ("loss-summed", "tf.reduce_sum(of(y, p)) + penalty", 5),
+    ("regularization-missing", "one + of(y, p)", 5),
+    ("loss-summed", "tf.reduce_sum(of(y, p))", 5),
+    ("loss-summed", "of(y, p)", 2),
+    ("loss-summed", "loss_fn(y, p)", 2),
+    ("logits-mismatch", "one + of(y, p)", 2),
+])  # fmt: skip
+def test_a_loss_of_several_parts_is_cited_where_it_is_put_together(tmp_path, id, loss, cited):
+    text = f"def of(y, p):\n    each = loss_fn(y, p)\n    return each\ndef step(y, p):\n    loss = {loss}\n"
+    text += "    gradients = tape.gradient(loss, model.trainable_variables)\n"
+    assert advised(tmp_path, id, text, 2, "no advice")[0] == cited
+    assert advised(tmp_path, id, text + text, 2, "no advice")[0] == 2, "which of two losses is not known"
+
+
 @pytest.mark.parametrize(("line", "remedy"), [
     ("return loss_fn(y, p)", "return loss_fn(y, p) + tf.add_n(model.losses)"),
     ("loss = loss_fn(y, p)", "loss += tf.add_n(model.losses)"),
@@ -270,6 +285,13 @@ def advised(tmp_path, id, text, line, remedy=""):
     found = at_line(finding, Source(str(file), line, text.splitlines()[line - 1].strip()))
     assert found.source is not None
     return found.source.line, found.remedy
+
+
+@pytest.mark.parametrize("called", ["categorical_crossentropy", "keras.losses.huber", "tf.nn.log_poisson_loss"])
+def test_a_function_that_gives_losses_has_no_method_for_it(tmp_path, called):
+    advice = "per_example = loss_object.call(y, predictions) * sample_weight"
+    told = advised(tmp_path, "sample-weights-dropped", f"loss = tf.reduce_mean({called}(y, p))\n", 1, advice)
+    assert told == (1, f"per_example = {called}(y, p) * sample_weight")
 
 
 @pytest.mark.parametrize(("made", "right"), [
@@ -385,6 +407,11 @@ OF_MEAN = "loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync"
         ),
         ("loss = tf.reduce_mean(each)", False, OF_MEAN),
         ("loss = of(each) + reg", False, OF_MEAN),
+        ("loss = of(y, p)", False, OF_MEAN),
+        (
+            "value = keras.losses.mean_squared_error(y, p)", False,
+            "value = tf.reduce_mean(keras.losses.mean_squared_error(y, p)) / strategy.num_replicas_in_sync",
+        ),
         ("each = of(y); loss = tf.reduce_mean(each) + reg", False, OF_MEAN),
     ],
 )  # fmt: skip

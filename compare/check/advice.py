@@ -15,8 +15,10 @@ from compare.naming import some
 from compare.verdict.findings import Finding, Source
 
 OF_REPLICAS = " / strategy.num_replicas_in_sync"
-MEAN_OF_REPLICA = f"loss = tf.reduce_mean(per_example){OF_REPLICAS}"
-"""How advice has each replica contribute its mean."""
+MEAN = "loss = tf.reduce_mean(per_example)"
+"""How advice takes the mean of the examples' losses, of which each replica may contribute a share."""
+LOSS_FUNCTION = r"(.*\.)?(losses|metrics|nn)\.[a-z]\w+|[a-z]\w*_(crossentropy|error)"
+"""What is called for the loss of each example, where it is no object."""
 MADE_BY = {
     "loss_object": r"(.*\.)?losses\.[A-Z]\w+|\w+Crossentropy",
     "loss_metric": r"(.*\.)?Mean",
@@ -56,7 +58,9 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     if remedy := cause.remedy_at(source.text):
         names = {name: own for name, own in names.items() if name not in re.findall(r"\w+", source.text)}
     remedy = _added_to_loss(remedy or finding.remedy, source.text)
-    remedy = _with_other_terms(remedy, source.text, bool(finding.measurements.get("regularization_included")))
+    remedy = _as_mean(remedy, source.text, bool(finding.measurements.get("regularization_included")))
+    if re.fullmatch(LOSS_FUNCTION, names.get("loss_object", "")):
+        remedy = remedy.replace("loss_object.call(", "loss_object(")
     remedy = in_own_names(remedy, {name: own for name, own in names.items() if name not in cause.unnamed})
     if cause.of_each_metric and len(finding.metrics) > 1:
         remedy += f"\n# needed for each of {some(finding.metrics)}"
@@ -115,26 +119,29 @@ def _with_options(remedy: str, code: UserCode, line: int) -> str:
     return remedy.replace(advised[0], ast.unparse(statements[0]))
 
 
-def _with_other_terms(remedy: str, line: str, whole: bool) -> str:
-    """The mean that each replica contributes, in a line that adds more to it, such as a penalty.
+def _as_mean(remedy: str, line: str, whole: bool) -> str:
+    """The mean of the examples' losses in a line that adds more to it, such as a penalty, or calls the loss function.
 
     Args:
-        whole: whether what is added has to be divided, too.
+        whole: whether what is added has to be divided by the replicas, too.
     """
-    if not remedy.startswith(MEAN_OF_REPLICA):
-        return remedy
+    share = OF_REPLICAS if remedy.startswith(MEAN + OF_REPLICAS) else ""
+    value = None
     with suppress(SyntaxError, ValueError):  # it may be several statements, or a part of one
         (statement,) = ast.parse(line).body
-        match statement:
-            case (
-                ast.Assign(value=ast.BinOp(op=ast.Add()) as added) | ast.Return(value=ast.BinOp(op=ast.Add()) as added)
-            ):
-                if reduced := re.search(r"tf\.reduce_\w+\(([\w.]+)\)", ast.unparse(added.left)):
-                    before = line[: line.index("=") + 2] if isinstance(statement, ast.Assign) else "return "
-                    mean = f"tf.reduce_mean({reduced[1]}){OF_REPLICAS} + {ast.unparse(added.right)}"
-                    mean = f"({ast.unparse(added)}){OF_REPLICAS}" if whole else mean
-                    return before + mean + remedy.removeprefix(MEAN_OF_REPLICA)
-    return remedy
+        value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
+    if value is None or not remedy.startswith(MEAN):
+        return remedy
+    before = "return " if line.startswith("return") else line[: line.index("=") + 2]
+    match value:
+        case ast.BinOp(op=ast.Add()) if reduced := re.search(r"tf\.reduce_\w+\(([\w.]+)\)", ast.unparse(value.left)):
+            mean = f"tf.reduce_mean({reduced[1]}){share} + {ast.unparse(value.right)}"
+            mean = f"({ast.unparse(value)}){share}" if whole else mean
+        case ast.Call() if re.fullmatch(LOSS_FUNCTION, ast.unparse(value.func)):
+            mean = f"tf.reduce_mean({ast.unparse(value)}){share}"
+        case _:
+            return remedy
+    return before + mean + remedy.removeprefix(MEAN + share)
 
 
 # The names
@@ -161,7 +168,7 @@ def names_of_loss(code: UserCode, line: int) -> dict[str, str]:
         call
         for call in there
         if len(call.args) == 2 and all(isinstance(each, ast.Name) for each in call.args)
-        if re.fullmatch(r"(self\.)?\w+(\.call)?", ast.unparse(call.func))
+        if re.fullmatch(rf"(self\.)?\w+(\.call)?|{LOSS_FUNCTION}", ast.unparse(call.func))
     ]
     if len(calls) != 1:
         return {}

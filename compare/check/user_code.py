@@ -99,28 +99,47 @@ def line_of_loss(code: UserCode, source: Source, cause: Cause, remedy: str) -> S
 
     That is the last one, or the one before where that only adds the model's own losses; or, if what is made of the
     examples' losses does not matter, the call of the loss function. Or else the line that makes the mistake, in a known
-    way, with what the loss function gives.
+    way, with what the loss function gives; or that makes the whole loss of what functions of the file give.
     """
+    taken, found = re.search(r"\.gradient\((\w+),", source.text), source.line
+    if taken:
+        found, _ = _given_before(code, found, taken[1], cause)
+    source = code.moved(source, found)
+    if cause.knows(source.text) or not cause.of_whole_loss:
+        return source
+    if not (later := _later(code, found, cause)):
+        return code.moved(source, found if taken else _where_called(code, found, cause) or found)
+    usual = remedy in (cause.remedy, *cause.remedies.values())
+    return replace(code.moved(source, later), instead=cause.instead_of(code.text(later)) if usual else "")
+
+
+def _given_before(code: UserCode, line: int, name: str, cause: Cause) -> tuple[int, ast.expr | None]:
+    """The line before another that gives a loss of this name, and what it gives."""
     given: dict[str, list[tuple[int, ast.expr]]] = {}
-    for each in ast.walk(code.around(source.line)):
+    for each in ast.walk(code.around(line)):
         if isinstance(each, ast.Assign | ast.AugAssign):
             for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
                 given.setdefault(ast.unparse(target), []).append((each.lineno, each.value))
-    taken, found = re.search(r"\.gradient\((\w+),", source.text), source.line
-    wanted = {taken[1]} if taken else set[str]()
-    while before := [each for name in wanted for each in given.get(name, ()) if each[0] < found]:
-        found, value = max(before, key=lambda each: each[0])
+    wanted, value = {name}, None
+    while before := [each for name in wanted for each in given.get(name, ()) if each[0] < line]:
+        line, value = max(before, key=lambda each: each[0])
         parts, penalized = list(ast.walk(value)), ".losses" in ast.unparse(value)
         calls = any(isinstance(each, ast.Call) for each in parts)
         if (not penalized and (calls or cause.of_whole_loss)) or cause.of_penalty:
             break
         wanted = _names_in(value)
-    source = code.moved(source, found)
-    later = 0 if cause.knows(source.text) or not cause.of_whole_loss else _later(code, found, cause)
-    if not later:
-        return source
-    usual = remedy in (cause.remedy, *cause.remedies.values())
-    return replace(code.moved(source, later), instead=cause.instead_of(code.text(later)) if usual else "")
+    return line, value
+
+
+def _where_called(code: UserCode, line: int, cause: Cause) -> int:
+    """The line that makes the whole loss of more than the function around another one gives; 0 if there is none."""
+    calls = [each for each in ast.walk(code.tree) if isinstance(each, ast.Call) and each.args]
+    taken = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "gradient"]
+    scope = code.around(line)
+    if len(taken) != 1 or isinstance(scope, ast.Module) or code.around(taken[0].lineno) is scope:
+        return 0
+    found, value = _given_before(code, taken[0].lineno, ast.unparse(taken[0].args[0]), cause)
+    return found if isinstance(value, ast.BinOp) or (value and cause.knows(code.text(found))) else 0
 
 
 def _later(code: UserCode, line: int, cause: Cause) -> int:

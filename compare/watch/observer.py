@@ -397,6 +397,7 @@ class Observer:
         if training.steps and training.fingerprint is not None and not (training.over or training.closed):
             if self.writer is not None:
                 training.last = training.now = training.fingerprint()
+                training.left = 0, None  # by fit, before that
                 self.writer.step(training.number, training.steps, *training.last)
             self.on_step(training)
 

@@ -131,7 +131,7 @@ def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
 
 OF_CLASSES = (
     "per_example = loss_object.call(y, predictions)\n"
-    "weight = tf.gather(class_weights, tf.cast(y, tf.int32))  # one per class; times the data's own weights, if any\n"
+    "weight = tf.gather(class_weights, tf.cast(y, tf.int32))  # a list, one per class; y: its number, not one-hot\n"
     "per_example *= tf.reshape(weight, tf.shape(per_example))  # divided by their number, not by the weights' sum"
 )
 
