@@ -124,6 +124,9 @@ def _hints_on_flags(sides: Sides, located: Located) -> Iterator[Measurement]:
 
 def _hints_on_calls(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Calls of the model in training mode, which move statistics, if one side makes more of them in the step."""
+    trace = sides.right_trace
+    if located.where.partition(", ")[0] in [trace.variables[i].name for i in trace.trained]:
+        return  # no statistics
     times = [
         sum(
             event.replica == 0 and event.info.get("training") is True
