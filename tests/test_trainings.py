@@ -21,7 +21,7 @@ from keras import layers
 from rich.console import Console
 
 import compare
-from compare.app import scripts_close_ups, scripts_session
+from compare.app import scripts_close_ups, scripts_explain, scripts_session
 from compare.app.script_pairs import (
     _same_weights,
     begin_equal,
@@ -42,12 +42,15 @@ from compare.app.scripts_explain import (
     _checked,
     _departure,
     _not_repeated,
+    _of_right_losses,
     _say_which_have_fewer_replicas,
     _say_which_is_eager,
     _say_which_settings_do_nothing,
 )
+from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
+from compare.check.measurement import Measurement
 from compare.check.stages import Located, StageValues, locate
 from compare.check.step_values import Sides
 from compare.engine.described import configuration_of
@@ -59,9 +62,11 @@ from compare.patching import patch, undone
 from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype
 from compare.records.model import npz
 from compare.records.run_json import RunJson
+from compare.verdict.findings import Finding
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
+from compare.verdict.rounding import Noise
 from compare.watch.alike import _compile_by_xla, _leave_out_shuffles
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.initial_weights import InitialWeights, mark_of
@@ -1223,13 +1228,44 @@ def test_another_loss_is_a_difference_that_updates_hide_where_weights_are_alike(
     loss: float, gradients: float, stage: str, apart: bool
 ) -> None:
     alike = SimpleNamespace(training=Training("alike", None, None, 4))
-    pair: Any = SimpleNamespace(noise_start=None, compared=lambda twins: alike)
+    candidate = SimpleNamespace(trainer="loop")
+    pair: Any = SimpleNamespace(noise_start=None, compared=lambda twins: alike, candidate=candidate)
     model: Any = SimpleNamespace(lengths=(4, 4), names=("fit", "loop"), traces=[Trace((), 1, np.zeros(0))] * 2)
     located = Located(1, stage, stages=[StageValues("loss", loss, 1e-6), StageValues("gradients", gradients, 1e-6)])
     of_rounding = Departure(1, (1, 1), pair, model)
     early: Any = SimpleNamespace(repeats=True, located=located, departure=of_rounding)
-    found = _departure(SimpleNamespace(), pair, model, early)
+    found = _departure(SimpleNamespace(), pair, model, {"loop": early})
     assert found == (replace(of_rounding, start=None) if apart else None)
+
+
+def test_no_number_is_judged_by_a_loss_that_is_wrong_itself() -> None:
+    def found(*ids: str) -> list[Finding]:
+        return [CATALOGUE[id].found("loop", Measurement.of("mean-over-batches", metric="loss")) for id in ids]
+
+    numbers = found("loss-not-reduced", "loss-averaged-over-batches")
+    assert _of_right_losses(numbers, found("optimizer-differs")) == numbers
+    assert _of_right_losses(numbers, found("loss-not-divided-by-replicas")) == numbers[1:]
+
+
+@pytest.mark.parametrize(("ratio", "start", "looked"), [(21, (1, 1), True), (19, (1, 1), False), (21, (1, 0), False)])
+def test_what_rounding_hardly_explains_is_looked_into(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, start: tuple[int, int], looked: bool
+) -> None:
+    alike = SimpleNamespace(training=Training("alike", None, None, 4, noise=Noise.of(2, ratio, start, "w")))
+    candidate = SimpleNamespace(trainer="loop")
+    pair: Any = SimpleNamespace(noise_start=start, compared=lambda twins: alike, candidate=candidate)
+    traces = [Trace((), 1, np.zeros(0))] * 2
+    model: Any = SimpleNamespace(lengths=(4, 4), names=("fit", "loop"), traces=traces, epochs=EpochEnds())
+    located = Located(1, "loss", stages=[StageValues("loss", 0.5, 1e-6), StageValues("gradients", 0.5, 1e-6)])
+
+    def seen_now(session: Any, departures: Any) -> Any:
+        return [SimpleNamespace(repeats=True, located=located, departure=each) for each in departures]
+
+    monkeypatch.setattr(scripts_explain, "close_ups", seen_now)
+    monkeypatch.setattr(scripts_explain, "_train_twins", lambda *given: [])
+    kept: dict[str, Any] = {}
+    found = _departure(SimpleNamespace(), pair, model, kept)
+    assert (found is not None, "loop" in kept) == (looked, looked)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from compare.app.scripts_close_ups import (
 from compare.app.scripts_numbers import explain_numbers, own_numbers
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
+from compare.check.causes import CATALOGUE
 from compare.check.hints import called_between_steps, hints
 from compare.check.judge_recorded import name_causes, name_copies, name_further, name_left, name_settings
 from compare.check.judgement import survived
@@ -46,6 +47,8 @@ from compare.watch.trace import LEFT, Trace, read_traces
 
 LEAST_TWINS, MOST_TWINS = 2, 6
 """The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
+MUCH = 20.0
+"""Times the effect of rounding that correct loops hardly ever reach, though up to ``rounding.FACTOR`` may be one's."""
 NOT_REPEATED = (
     "{} begins with other weights or inputs when it is run again; seed its random numbers, and have it load nothing "
     "that it has saved itself"
@@ -59,7 +62,7 @@ def explain(session: ScriptsSession) -> None:
     compared = [(pair, model) for pair, model in zip(paired, session.models, strict=True) if pair.trained]
     differing = [(pair, model) for pair, model in compared if pair.exactly.training.verdict == DIFFERENT]
     early = look_early(session, differing)
-    departures = [_departure(session, pair, model, early.get(pair.candidate.trainer)) for pair, model in differing]
+    departures = [_departure(session, pair, model, early) for pair, model in differing]
     found = [each for each in departures if each is not None]
     seen = look_into(session, found, early)
     not_finite = {each.name: value for each in found if (value := _first_not_finite(each, seen.get(each.name)))}
@@ -132,11 +135,18 @@ def _note(session: ScriptsSession, text: str) -> None:
         tell(session.console, f"Note: {text}")
 
 
-def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: CloseUps | None) -> Departure | None:
-    """Where two models part by more than rounding; None if they do not."""
-    start = pair.noise_start
+def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, seen: dict[str, CloseUps]) -> Departure | None:
+    """Where two models part by more than rounding; None if they do not.
+
+    Where they hardly do not, the first step that is not equal is looked into, too, and ``seen`` has it.
+    """
+    start, early = pair.noise_start, seen.get(pair.candidate.trainer)
     twins = [] if start is None else _train_twins(session, pair, model, start, early)
     training = pair.compared(twins).training
+    noise, step = training.noise, 0 if start is None else model.epochs.step(start)
+    if early is None and noise and training.verdict != DIFFERENT and noise.ratio > MUCH and step > INITIAL:
+        for close in close_ups(session, [Departure(step, start, pair, model)]) if not model.traces[0].state else ():
+            early = seen[pair.candidate.trainer] = close
     if early is not None and not early.repeats and training.verdict != DIFFERENT:
         return early.departure
     if training.verdict == DIFFERENT and training.first_difference is not None:
@@ -207,7 +217,7 @@ def _checked(
         causes = name_copies(close.sides)
     numbers = []
     if close is not None and sides is not None and not unsure:
-        numbers = own_numbers(departure.pair, departure.model, close.seen)
+        numbers = _of_right_losses(own_numbers(departure.pair, departure.model, close.seen), causes)
         evidence += called_between_steps(sides, {each.id for each in (*causes, *numbers)})
     lengths, state = departure.model.lengths, departure.model.traces[0]
     for side, trace in zip(departure.model.names, departure.model.traces, strict=True):
@@ -236,6 +246,12 @@ def _checked(
         not_applicable=(),
         stages=tuple(located.stages),
     )
+
+
+def _of_right_losses(numbers: list[Finding], causes: Sequence[Finding]) -> list[Finding]:
+    """The causes of numbers, but for those that are judged by a loss which is itself another one, as a cause says."""
+    wrong = any(CATALOGUE[each.id].of_whole_loss for each in causes)
+    return [each for each in numbers if not (wrong and CATALOGUE[each.id].of_whole_loss)]
 
 
 def _changed_first(model: ModelPair) -> str:

@@ -310,6 +310,7 @@ CAUSES = (
     ),
     ReportingCause(
         id="loss-not-reduced",
+        of_whole_loss=True,
         symptom="With R replicas, the reported loss is R times fit's, or 1/R of it.",
         explanation="A replica's loss, scaled because gradients are summed, is only its share of the loss: shares "
         "must be summed over the replicas, means must be averaged. With two replicas and losses [2, 3] and [4, 5], a "
