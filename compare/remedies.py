@@ -25,7 +25,8 @@ REMEDIES = {
     # Data.
     "Random ops require a seed": (
         "give shuffle a seed, such as shuffle(n, seed=epoch, reshuffle_each_iteration=False), and random images "
-        "a seed for each example, as in tf.image.stateless_random_flip_left_right(image, seed=(epoch, i))"
+        "a seed for each example, as in tf.image.stateless_random_flip_left_right(image, seed=(epoch, i)); in a "
+        "graph of TensorFlow 1, call tf.compat.v1.set_random_seed first"
     ),
     "Input dataset was expected to contain": "give every epoch as many examples as epoch 1, for example with take(n)",
     "Cannot batch tensors with different shapes|Cannot add tensor to the batch": (

@@ -176,12 +176,14 @@ def test_too_little_memory_to_load_tensorflow_is_told() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limits")
-def test_less_memory_than_libraries_need_to_say_so_is_told_first() -> None:
-    limited = ["bash", "-c", 'ulimit -v 900000 && exec "$0" "$@"', sys.executable, "-c", INSTALLED, "--version"]
+@pytest.mark.parametrize(("limit", "option", "told"), [
+    (900_000, "--version", "allow at least a gigabyte (ulimit -v)"),
+    (2_500_000, "--quiet", "TensorFlow needs 3 GiB of address space; allow more (ulimit -v)"),
+])  # fmt: skip
+def test_less_memory_than_libraries_need_to_say_so_is_told_first(limit: int, option: str, told: str) -> None:
+    limited = ["bash", "-c", f'ulimit -v {limit} && exec "$0" "$@"', sys.executable, "-c", INSTALLED, option]
     done = subprocess.run(limited, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
-        2, "fit-vs-loop: too little memory: allow at least a gigabyte (ulimit -v)\n"
-    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, f"fit-vs-loop: too little memory: {told}\n")
 
 
 def test_output_that_user_code_has_closed_changes_no_status() -> None:

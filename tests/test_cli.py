@@ -16,6 +16,7 @@ import tomllib
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -575,6 +576,8 @@ def test_a_file_that_is_not_there_may_be_one_beside_it(refuse: Refuse, tmp_path:
     )
     with zipfile.ZipFile("app.pyz", "w") as archive:
         archive.writestr("__main__.py", "")
+    (tmp_path / "mine.pyc").write_bytes(MAGIC_NUMBER + b"\0")
+    assert refuse("--scripts", "mine.py", "mine.pyc") == "mine.pyc is compiled, not a script: give its source"
     told = "app.pyz is an archive, not a script: unpack it, and give its __main__.py"
     assert refuse("--scripts", "mine.py", "app.pyz") == told
 

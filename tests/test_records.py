@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import os
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -48,7 +50,7 @@ from compare.records import (
     write_json,
     write_verdict,
 )
-from compare.records.files import append_to_file
+from compare.records.files import append_to_file, storing
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import RunJson
 
@@ -780,6 +782,19 @@ def test_columns_are_those_of_the_reference_first_whoever_reports_first(tmp_path
     assert [row["trainer"] for row in read_metrics(metrics.path)] == ["fit", "loop", "float64"]
     header, *rows = metrics.path.read_text().splitlines()
     assert header.startswith("trainer,seed,epoch,loss,accuracy,own,") and rows[0].startswith("fit,0,1,1.0,0.5,,")
+
+
+def test_what_keeps_a_file_from_being_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Mock(f_files=10, f_favail=0)
+    for number, room, told in (
+        (errno.EFBIG, full, r"allow larger files \(ulimit -f\)"),
+        (errno.ENOSPC, full, r"there can be no more there \(inodes\)"),
+        (errno.ENOSPC, Mock(f_files=0, f_favail=0), "free some disk space"),
+        (errno.EACCES, full, "make the folder writable"),
+    ):
+        monkeypatch.setattr(os, "statvfs", lambda folder, room=room: room, raising=False)
+        with pytest.raises(StorageError, match=f"everything written before is kept: .*{told}"), storing(tmp_path / "x"):
+            raise OSError(number, "no")
 
 
 def test_a_device_is_not_replaced_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

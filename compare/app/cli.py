@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from os import _exit  # user code runs with another os._exit
 from pathlib import Path
-from typing import NoReturn, TypeGuard
+from typing import Any, NoReturn, TypeGuard
 
 from compare import signals
 from compare.app import processes, standard_streams
@@ -24,7 +24,7 @@ from compare.app.command_line import parsed, program
 from compare.app.standard_streams import ending, fail, forgiving, print_traceback, stderr_to
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, NoVerdictError, RequestError
-from compare.modes import Trained
+from compare.modes import Logs, Trained
 from compare.naming import absolute, shown_path
 from compare.request import Request, Task
 from compare.user_errors import describe
@@ -56,6 +56,8 @@ def _main(given: Sequence[str]) -> int:
 
         with waiting(standard_streams.console(quiet=options.quiet), "starting"):
             import_module("compare.app.session")  # and what else a run needs before TensorFlow
+        if not isinstance(options, Logs):
+            _refuse_little_memory()
         this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
         signals.catch()
     if _helps(options):
@@ -104,6 +106,18 @@ def _how_to_go_on(options: Request, given: Sequence[str], folder: Path) -> str:
     name = [] if options.name else ["--name", folder.name]
     called = [sys.executable] * sys.argv[0].endswith(".py") + [sys.argv[0]]
     return f"interrupted; continue with: {shlex.join([*called, *again, *name, '--resume'])}"
+
+
+LEAST_MEMORY = 3 << 30
+"""Bytes of address space that TensorFlow takes to train anything; with less, it ends the process in the middle."""
+
+
+def _refuse_little_memory() -> None:
+    with suppress(ImportError):  # elsewhere than on Unix
+        resource: Any = import_module("resource")
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if resource.RLIM_INFINITY != limit < LEAST_MEMORY:
+            raise RequestError("too little memory: TensorFlow needs 3 GiB of address space; allow more (ulimit -v)")
 
 
 def refuse_if_missing() -> None:

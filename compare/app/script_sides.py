@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import TypeVar
 
@@ -97,6 +98,9 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
         source = as_python(script, work / f"notebook-{number}.py")
         if zipfile.is_zipfile(script):
             raise RequestError(f"{shown_path(script)} is an archive, not a script: unpack it, and give its __main__.py")
+        with open(script, "rb") as file:
+            if file.read(len(MAGIC_NUMBER)) == MAGIC_NUMBER:
+                raise RequestError(f"{shown_path(script)} is compiled, not a script: give its source")
         if Path(script).suffix == ".csv":
             raise RequestError(f"{shown_path(script)} is a log, not a script: compare it with fit-vs-loop logs")
         program = Program(script, source, python=pythons[number], replicas=replicas[number], **where)

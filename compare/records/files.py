@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -31,9 +32,19 @@ def storing(path: Path) -> Iterator[None]:
             ) from error
         raise StorageError(
             f"{shown_path(path)} cannot be written ({error.strerror or error}); everything written before is kept: "
-            "free some disk space or make the folder writable",
+            f"{_remedy(error, path.parent)}",
             "then continue with --resume",
         ) from error
+
+
+def _remedy(error: OSError, folder: Path) -> str:
+    if error.errno == errno.EFBIG:
+        return "allow larger files (ulimit -f)"
+    if error.errno == errno.ENOSPC and hasattr(os, "statvfs"):
+        room = os.statvfs(folder)
+        if room.f_files and not room.f_favail:
+            return "remove some files, of which there can be no more there (inodes)"
+    return "free some disk space or make the folder writable"
 
 
 def refuse_folder(path: Path) -> None:

@@ -228,7 +228,8 @@ def _log(
 ) -> Log:
     """A log with its metrics under the names that fit gives them."""
     if not metrics:
-        raise RequestError(f"{source}: there is no column with numbers, such as loss or val_loss")
+        whose = "" if name in str(source) else f" of {name}"
+        raise RequestError(f"{source}: there is no column with numbers{whose}, such as loss or val_loss")
     names = {metric: fit_name(metric) for metric in metrics}
     for metric, new in list(names.items()):
         if new != metric and (new in metrics or list(names.values()).count(new) > 1):
