@@ -884,6 +884,26 @@ def test_a_loss_is_judged_by_the_predictions_it_was_given() -> None:
     assert further(linear_step(), other_labels) == [], "what is known of fit's loss does not give its value"
 
 
+@pytest.mark.parametrize(("deviation", "given", "causes"), [
+    ({"factor": 7.9}, [0], ["variables-not-trained"]),
+    ({"factor": 7.9}, [0, 1], []),
+    ({"gradient": 1.3}, [0], []),  # where gradients differ first, they are looked at anyway
+])  # fmt: skip
+def test_variables_that_get_no_gradient_are_told_beside_another_loss(
+    deviation: dict[str, Any], given: list[int], causes: list[str]
+) -> None:
+    """Only those that the optimizer is not given at all: that a gradient is zero may follow from the loss."""
+
+    def some(event: Event) -> Event:
+        return replace(event, info={**event.info, "positions": given}, arrays=event.arrays[: 1 + len(given)])
+
+    other = changed(linear_step(**deviation), "gradients", some)
+    found = [each for each in further(linear_step(), other) if each == "variables-not-trained"]
+    assert found == causes
+    zero = changed(linear_step(**deviation), "gradients", lambda e: replace(e, arrays=[*e.arrays[:2], 0 * e.arrays[2]]))
+    assert "variables-not-trained" not in further(linear_step(), zero)
+
+
 def test_the_loss_of_micro_batches_is_their_mean_whatever_their_predictions() -> None:
     """Which dropout and batch normalization make others than those of the whole batch."""
     for factor, causes in ((1.0, []), (3.0, ["loss-scaled"])):

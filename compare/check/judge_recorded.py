@@ -41,6 +41,7 @@ from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.step_values import (
     EXAMPLES,
+    GRADIENTS,
     INPUTS,
     LOSS,
     PREDICTIONS,
@@ -114,6 +115,7 @@ def name_further(located: Located, sides: Sides, causes: Sequence[Finding]) -> l
         *_of_own_loss(located, sides),
         *name_settings(located, sides, named),
         *_of_layers(sides),
+        *_of_gradients(located, sides),
         *_of_later(located, sides),
     )
     found = {cause.id: cause for cause in more}
@@ -166,6 +168,15 @@ def _of_layers(sides: Sides) -> list[Finding]:
     located = Located(sides.step, PREDICTIONS)
     apart = [each for each in layers_apart(sides, located, certain=True) if each[1].get("made")]
     return _findings(sides, located, [(CATALOGUE["layer-differs"], each) for each in of_layers(apart)])
+
+
+def _of_gradients(located: Located, sides: Sides) -> list[Finding]:
+    """The cause of variables of which the side at fault gives its optimizer no gradient, whatever the loss is."""
+    if located.stage not in (EXAMPLES, INPUTS, PREDICTIONS, LOSS):
+        return []
+    cause, at = CATALOGUE["variables-not-trained"], Located(sides.step, GRADIENTS)
+    variants = cause.recorded[GRADIENTS](sides, at)
+    return _findings(sides, at, [(cause, each) for each in variants if each.evidence.kind == "script-no-gradient"])
 
 
 def _of_later(located: Located, sides: Sides) -> list[Finding]:

@@ -271,7 +271,8 @@ def _recorded_frozen(sides: Sides, located: Located) -> Iterator[Variant]:
 
 def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Variant]:
     untrained, (_, given) = without_gradient(sides), sides.gradients()
-    remedy = "" if sides.other_trace.model else OF_VARIABLES
+    models = {event.info.get("model") for event in sides.other.of(sides.step, "inputs")}
+    remedy = OF_VARIABLES if len(models) > 1 or not sides.other_trace.model else ""
     if untrained and sides.other_trace.never_changes:
         yield Variant({}, Measurement.of("weights-never-change", zero="gradients"), remedy=remedy)
     elif untrained:
