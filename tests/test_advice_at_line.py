@@ -436,6 +436,18 @@ def test_what_a_line_calls_a_thing_stays_in_advice_that_is_made_of_it(tmp_path):
     assert advised(tmp_path, "loss-averaged-over-batches", summed, 2)[1].startswith("all_of_it += loss * len(labels)")
 
 
+@pytest.mark.parametrize(("lines", "cited"), [
+    (["numUpdates = int(len(x) / BS)"], 1),
+    (["steps_per_epoch = count // 32", "half = width // 2"], 1),
+    (["half = width // 2"], 2),
+    (["n_steps = a // 2", "n_batches = b // 2"], 3),
+    (["x = next(iter(data))"], 1),
+])  # fmt: skip
+def test_examples_are_left_out_where_steps_are_counted(tmp_path, lines, cited):
+    text = "\n".join([*lines, "y = net(x)", ""])
+    assert advised(tmp_path, "examples-dropped", text, len(lines) + 1)[0] == cited
+
+
 def test_all_examples_are_not_called_as_a_batch_of_them_is(tmp_path):
     text = "logits = net(batch, training=True)\ngrads = tape.gradient(loss, net.trainable_variables)\n"
     remedy = "dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))"

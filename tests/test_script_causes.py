@@ -359,6 +359,9 @@ def test_the_losses_that_a_step_adds_up_are_told(
         each for each in hints(Located(STEP, "loss"), replace(sides(other), close_ups=both)) if "term" in each.kind
     ]
     assert [told(each)[: len(said)] for each in found] == [said] * bool(said)
+    same = with_terms((2.0, 3.0), ("mse", "mse"), 1.0), with_terms((2.0, 4.0), ("mse", "mse"), 1.0)
+    (found, *_) = hints(Located(STEP, "loss"), replace(sides(same[1]), close_ups=same))
+    assert told(found).startswith("of 2 losses in the step, number 2 (mean_squared_error) alone differs: 4 in loop")
 
 
 @pytest.mark.parametrize(("loss", "said"), [(0.9, True), (1.1, False)])  # larger: the penalty is added by hand

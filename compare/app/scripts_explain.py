@@ -43,7 +43,7 @@ from compare.verdict.findings import Finding
 from compare.verdict.judge import Pair, Recorded, pairs
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT, INCONCLUSIVE
-from compare.watch.trace import LEFT, Trace, read_traces
+from compare.watch.trace import CLIPPING, LEFT, Trace, read_traces
 
 LEAST_TWINS, MOST_TWINS = 2, 6
 """The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
@@ -109,7 +109,8 @@ def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) ->
     for thing, settings in found.items():
         if settings:
             seen = Measurement.of("script-settings", side=model.names[1], optimizer=thing, settings=settings)
-            _note(session, f"{words.said(seen)}, which makes no difference here")
+            limits = ": none is reached, or the gradients are limited by hand" * (settings.keys() <= {*CLIPPING})
+            _note(session, f"{words.said(seen)}, which makes no difference here{limits}")
 
 
 def _say_which_is_eager(session: ScriptsSession, model: ModelPair, *, equal: bool) -> None:

@@ -221,7 +221,8 @@ def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
     if totals is None or not names[0] or sorted(names[0]) != sorted(names[1]) or max(sides.parts) > 1:
         return
     pairs = list(zip(*(both if names[0] == names[1] else map(sorted, both)), strict=True))
-    off = [(name, right, other) for (name, right), (_, other) in pairs if not same(right, other)]
+    numbered = enumerate(pairs, start=1)
+    off = [(i, name, right, other) for i, ((name, right), (_, other)) in numbered if not same(right, other)]
     sums = [sum(loss for _, loss in terms) for terms in both]
     of_sum = [
         same(total, own + penalty_of(side, sides.step))
@@ -237,8 +238,9 @@ def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
         at = sides if of_sum[1] else sides.turned()
         yield at.named(Measurement.of("terms-summed", losses=losses, line=_line_of(at.other, at.step, LOSS)))
     elif len(off) == 1:
-        name, right, other = off[0]
-        yield Measurement.of("term-differs", loss=name, value=other, right=right, of=len(pairs))
+        number, name, right, other = off[0]
+        loss = name if names[0].count(name) == 1 else f"number {number} ({name})"
+        yield Measurement.of("term-differs", loss=loss, value=other, right=right, of=len(pairs))
 
 
 def _terms(close_up: CloseUp, step: int) -> list[tuple[str, float]]:

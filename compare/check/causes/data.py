@@ -125,6 +125,9 @@ def _explained_by_forward_pass(case: Case, epoch: int, changed: list[str]) -> bo
     return False
 
 
+OF_STEPS = r"next\(iter\(|drop_remainder ?= ?True|(?i:\w*(step|batch|update|iter)\w* = .+/)"
+"""What may leave out examples: a number of steps, or an iterator that is made anew for each batch."""
+
 CAUSES = (
     Cause(
         id="not-reshuffled",
@@ -142,6 +145,7 @@ CAUSES = (
     ),
     Cause(
         id="examples-dropped",
+        made_in=OF_STEPS,
         stages=(EXAMPLES,),
         symptom="An epoch has fewer steps than fit's, or the same number of steps from fewer batches.",
         explanation="Batches are left out: the short last batch (because of drop_remainder, or a step count computed "
