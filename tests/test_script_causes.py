@@ -18,7 +18,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
 from compare.check.causes.data_recorded import _in_whole_epoch
 from compare.check.causes.loss_of_examples import _recorded_logits
-from compare.check.causes.loss_recorded import _is_times, recorded_without_penalty
+from compare.check.causes.loss_recorded import _is_times, recorded_share, recorded_without_penalty
 from compare.check.causes.optimizer_recorded import kind_of_setting, with_options
 from compare.check.draws import hints_on_draws
 from compare.check.hints import called_between_steps, hints
@@ -905,6 +905,15 @@ def test_variables_that_get_no_gradient_are_told_beside_another_loss(
     assert found == causes
     zero = changed(linear_step(**deviation), "gradients", lambda e: replace(e, arrays=[*e.arrays[:2], 0 * e.arrays[2]]))
     assert "variables-not-trained" not in further(linear_step(), zero)
+
+
+def test_a_loop_without_an_optimizer_divides_where_it_updates() -> None:
+    """Its loss, a sum or a vector, is brought to the other side's scale before it is compared."""
+    for scale, called in ((1.0, ""), (0.125, "gradients")):
+        both = replace(sides(other := of_zeros(factor=8.0)), close_ups=(of_zeros(), replace(other, scale=scale)))
+        found = list(recorded_share("loss-summed")(both, Located(STEP, "loss")))
+        assert found and {each.called or "" for each in found} == {called}
+        assert all(each.remedy.startswith("variable.assign_sub") == bool(called) for each in found)
 
 
 def test_the_loss_of_micro_batches_is_their_mean_whatever_their_predictions() -> None:

@@ -38,6 +38,11 @@ from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
+IN_UPDATE = (
+    "variable.assign_sub(learning_rate * gradient / tf.cast(tf.shape(y)[0], tf.float32))  # by the examples there are"
+)
+"""What to write instead of an update by hand that divides the gradient of a sum by a constant."""
+
 
 def recorded_share(wanted: str) -> Recorded:
     """Recognises one of ``OTHER_SHARES``; of two that are the same in the step, the more usual."""
@@ -54,8 +59,11 @@ def recorded_share(wanted: str) -> Recorded:
             numbers = {"examples": sum(recorded.split.sizes), "full": recorded.split.global_batch_size}
             seen = Measurement.of(f"script-{wanted}", **numbers, replicas=sides.replicas)
             alone = seen.but(alone=True) if recorded.penalty else seen
-            yield Variant({"share": OTHER_SHARES[wanted]}, alone)
-            yield Variant({"share": OTHER_SHARES[wanted], "regularization": factor}, seen)
+            updating: dict[str, Any] = {}
+            if sides.other.scale != 1.0 and wanted in OF_SIZE:  # of a loop without an optimizer, which divides there
+                updating = {"called": "gradients", "remedy": IN_UPDATE}
+            yield Variant({"share": OTHER_SHARES[wanted]}, alone, **updating)
+            yield Variant({"share": OTHER_SHARES[wanted], "regularization": factor}, seen, **updating)
 
     return recognise
 
