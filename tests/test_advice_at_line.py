@@ -448,6 +448,13 @@ def test_examples_are_left_out_where_steps_are_counted(tmp_path, lines, cited):
     assert advised(tmp_path, "examples-dropped", text, len(lines) + 1)[0] == cited
 
 
+def test_examples_are_counted_by_whatever_has_a_name_here(tmp_path):
+    text = "out = net(x_batch)\nmean(value)\ngrads = tape.gradient(value, net.trainable_variables)\n"
+    advice = "loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])"
+    told = advised(tmp_path, "loss-averaged-over-batches", text, 2, advice)[1]
+    assert told == "loss_metric.update_state(value, sample_weight=tf.shape(x_batch)[0])"
+
+
 def test_all_examples_are_not_called_as_a_batch_of_them_is(tmp_path):
     text = "logits = net(batch, training=True)\ngrads = tape.gradient(loss, net.trainable_variables)\n"
     remedy = "dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))"

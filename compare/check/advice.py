@@ -61,6 +61,8 @@ def at_line(finding: Finding, source: Source | None) -> Finding:
     remedy = _as_mean(remedy, source.text, bool(finding.measurements.get("regularization_included")))
     if re.fullmatch(LOSS_FUNCTION, names.get("loss_object", "")):
         remedy = remedy.replace("loss_object.call(", "loss_object(")
+    if "y" not in names:  # there are as many examples in the inputs
+        remedy = re.sub(r"(tf\.shape|\blen)\(y\)", rf"\1({names.get('x', 'y')})", remedy)
     remedy = in_own_names(remedy, {name: own for name, own in names.items() if name not in cause.unnamed})
     if cause.of_each_metric and len(finding.metrics) > 1:
         remedy += f"\n# needed for each of {some(finding.metrics)}"
