@@ -98,7 +98,7 @@ def sides_of(options: Scripts, work: Path) -> list[Side]:
         source = as_python(script, work / f"notebook-{number}.py")
         if zipfile.is_zipfile(script):
             raise RequestError(f"{shown_path(script)} is an archive, not a script: unpack it, and give its __main__.py")
-        with open(script, "rb") as file:
+        with suppress(PermissionError), open(script, "rb") as file:
             if file.read(len(MAGIC_NUMBER)) == MAGIC_NUMBER:
                 raise RequestError(f"{shown_path(script)} is compiled, not a script: give its source")
         if Path(script).suffix == ".csv":

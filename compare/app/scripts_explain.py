@@ -144,10 +144,11 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, seen: dict
     start, early = pair.noise_start, seen.get(pair.candidate.trainer)
     twins = [] if start is None else _train_twins(session, pair, model, start, early)
     training = pair.compared(twins).training
-    noise, step = training.noise, 0 if start is None else model.epochs.step(start)
-    if early is None and noise and training.verdict != DIFFERENT and noise.ratio > MUCH and step > INITIAL:
-        for close in close_ups(session, [Departure(step, start, pair, model)]) if not model.traces[0].state else ():
-            early = seen[pair.candidate.trainer] = close
+    noise, step = training.noise, INITIAL if start is None else model.epochs.step(start)
+    hardly = noise is not None and noise.ratio > MUCH and training.verdict != DIFFERENT
+    if early is None and hardly and step > INITIAL and not model.traces[0].state:
+        (early,) = close_ups(session, [Departure(step, start, pair, model)])
+        seen[pair.candidate.trainer] = early
     if early is not None and not early.repeats and training.verdict != DIFFERENT:
         return early.departure
     if training.verdict == DIFFERENT and training.first_difference is not None:
