@@ -989,6 +989,17 @@ def test_a_printed_result_says_what_the_terminal_said(tmp_path: Path) -> None:
     assert said in out.getvalue()
 
 
+def test_what_is_missing_of_a_folder_is_said_where_it_is_asked_for(tmp_path: Path) -> None:
+    result = compare.load(recorded.identical(tmp_path / "run"))
+    assert len(result.gaps)
+    (tmp_path / "run" / "comparison.png").unlink()
+    (tmp_path / "run" / "comparison.png").mkdir()
+    assert "data:image/png" not in result._repr_html_()
+    shutil.rmtree(tmp_path / "run" / "records")
+    with pytest.raises(compare.RequestError, match="records: is missing; restore it"):
+        _ = result.gaps
+
+
 def test_a_result_whose_folder_holds_another_run_by_now_says_so(tmp_path: Path) -> None:
     result = compare.load(recorded.identical(tmp_path / "run"))
     assert not result.causes

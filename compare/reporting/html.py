@@ -305,5 +305,5 @@ def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:
 def notebook(folder: Path) -> str:
     """A run as HTML for a notebook: the verdict, the causes and the plot."""
     page, path = page_of(folder), folder / "comparison.png"
-    picture = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else ""
+    picture = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
     return environment().get_template("notebook.html").render(page=page, picture=picture, path=str(folder))

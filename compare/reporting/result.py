@@ -12,7 +12,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
 from compare.errors import RequestError
 from compare.naming import shown_path
-from compare.records import read_rows, read_verdict
+from compare.records import RecordError, has_records, read_rows, read_verdict
 from compare.records.run_json import read_run
 from compare.reporting.run_files import usable
 from compare.reporting.sentences import worst_first
@@ -159,15 +159,21 @@ class Result:
         ``gap`` and ``noise`` (the gap of perturbed runs; NaN without any in the folder) are estimates of a Euclidean
         norm. ``step`` is -1 at the end of an epoch if a trainer does not report its steps. The frame is empty if no
         steps were recorded.
+
+        Raises:
+            RecordError: if records are damaged or missing.
         """
         import pandas as pd  # noqa: PLC0415 (lazy)
 
         from compare.reporting.gaps import gaps_of  # noqa: PLC0415 (lazy)
 
-        columns = ["candidate", "seed", "epoch", "step", "gap", "equal", "noise"]
+        columns, verdict = ["candidate", "seed", "epoch", "step", "gap", "equal", "noise"], self._verdict
+        recorded = verdict.scope != "check" and any(each.training.steps_compared for each in verdict.comparisons)
+        if recorded and not has_records(self.path):
+            raise RecordError(self.path / "records", "is missing")
         found = [
             (each.candidate, gaps.seed, gaps.epochs, gaps.steps, gaps.gaps, gaps.equal, gaps.noise)
-            for each, _, gaps in gaps_of(self.path, self._verdict)
+            for each, _, gaps in gaps_of(self.path, verdict)
         ]
         frames = [pd.DataFrame(dict(zip(columns, values, strict=True))) for values in found]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
