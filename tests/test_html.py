@@ -992,8 +992,13 @@ def test_a_printed_result_says_what_the_terminal_said(tmp_path: Path) -> None:
 def test_what_is_missing_of_a_folder_is_said_where_it_is_asked_for(tmp_path: Path) -> None:
     result = compare.load(recorded.identical(tmp_path / "run"))
     assert len(result.gaps)
-    (tmp_path / "run" / "comparison.png").unlink()
-    (tmp_path / "run" / "comparison.png").mkdir()
+    picture = tmp_path / "run" / "comparison.png"
+    assert "data:image/png" in result._repr_html_()
+    with open(picture, "wb") as file:
+        file.truncate(2**36)  # a sparse file
+    assert "data:image/png" not in result._repr_html_()
+    picture.unlink()
+    picture.mkdir()
     assert "data:image/png" not in result._repr_html_()
     shutil.rmtree(tmp_path / "run" / "records")
     with pytest.raises(compare.RequestError, match="records: is missing; restore it"):

@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -302,8 +303,14 @@ def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:
     }  # fmt: skip
 
 
+MOST_OF_PICTURE = 2**26
+"""Bytes above which a file is no picture of this toolkit's."""
+
+
 def notebook(folder: Path) -> str:
     """A run as HTML for a notebook: the verdict, the causes and the plot."""
-    page, path = page_of(folder), folder / "comparison.png"
-    picture = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
+    page, picture = page_of(folder), ""
+    with suppress(OSError):  # there is none, or something else in its place
+        content = base64.b64encode(read_file(folder / "comparison.png", MOST_OF_PICTURE))
+        picture = f"data:image/png;base64,{content.decode()}"
     return environment().get_template("notebook.html").render(page=page, picture=picture, path=str(folder))
