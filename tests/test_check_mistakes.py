@@ -488,6 +488,34 @@ def test_remedies_use_what_the_loop_has(tensorflow, loop, cause, measured, never
         assert finding.source.text == "return self.run.train_dataset(1)", "not where the model is called with it"
 
 
+class OnceInFourBatches:
+    """Makes no step in an epoch of three batches, as the check begins with."""
+
+    name = "mine"
+
+    def train(self, run):
+        import tensorflow as tf
+
+        model, optimizer, loss, _ = run.build()
+        for epoch in run.epochs:
+            total = [0.0] * len(model.trainable_variables)
+            for number, (x, y) in enumerate(run.train_dataset(epoch), start=1):
+                with tf.GradientTape() as tape:
+                    value = loss(y, model(x, training=True))
+                taken = tape.gradient(value, model.trainable_variables)
+                total = [one + other for one, other in zip(total, taken, strict=True)]
+                if number % 4 == 0:
+                    optimizer.apply_gradients(zip(total, model.trainable_variables, strict=True))
+                    total = [0.0] * len(total)
+                    run.end_step()
+            run.end_epoch(epoch, {"loss": 0.0})
+
+
+def test_a_loop_that_makes_a_step_after_several_batches_is_not_said_to_make_none(tensorflow):
+    (finding,) = checker(labelled).check(OnceInFourBatches()).training
+    assert finding.id == "batch-size-differs" and "each update is made from 4 batches" in finding.evidence
+
+
 class RoundsItsLoss(Loop):
     """Its accuracy is wrong, and its loss is another one by rounding only."""
 

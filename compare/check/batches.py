@@ -15,7 +15,8 @@ LARGEST = 32
 HEAVY = 2**14
 """Examples with at least this many numbers (an image of 74 × 74 × 3) get smaller batches."""
 LARGEST_OF_HEAVY, EVERY_SIZE_OF_HEAVY = 8, 12
-FULL_BATCHES = 2
+FULL_BATCHES, MORE_BATCHES = 2, 16
+"""The number of full batches in an epoch: at first, and for a trainer that makes no step in so few."""
 VALIDATION_BATCHES = 4
 
 

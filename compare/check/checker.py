@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from compare.check import words
-from compare.check.batches import Batches, craft_batches
+from compare.check.batches import FULL_BATCHES, MORE_BATCHES, Batches, craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
 from compare.check.empty_replica import EmptyReplicaProbe, wrong_gradient
@@ -84,6 +85,7 @@ class Checker:
     Args:
         strategy: the strategy under which all train; the global batch is a few examples per replica.
         batch_size, data: as for ``check``.
+        fulls: the number of full batches in an epoch.
     """
 
     @_short_training()
@@ -96,8 +98,11 @@ class Checker:
         batch_size: int | None = None,
         seed: int = 0,
         data: Any = None,
+        fulls: int = FULL_BATCHES,
     ) -> None:
         began = time.perf_counter()
+        given = {"batch_size": batch_size, "seed": seed, "data": data, "fulls": MORE_BATCHES}
+        self._longer = partial(Checker, experiment, reference, strategy, **given) if fulls < MORE_BATCHES else None
         train, validation = input_pipeline.load(experiment) if data is None else data
         replicas = strategy.num_replicas_in_sync
         shapes = [spec.shape[1:] for spec in tf.nest.flatten(train.spec[0])]
@@ -109,7 +114,7 @@ class Checker:
             self.batches, self.task = batches, TrainingTask(experiment, *samples, strategy, batches.full)
             self.reference = observe(self.task, reference, seed)
 
-        train_on(craft_batches(train.count, validation.count, batch_size, replicas, numbers))
+        train_on(replace(craft_batches(train.count, validation.count, batch_size, replicas, numbers), fulls=fulls))
         if self._accumulated > 1:
             train_on(replace(self.batches, fulls=2 * self._accumulated))  # else it makes no two updates
         self._twins = NoiseTwins(self.task, reference, seed)
@@ -134,6 +139,9 @@ class Checker:
         began = time.perf_counter() - self._seconds
         self._seconds = 0.0  # the time of the reference counts for the first candidate only
         candidate = observe(self.task, trainer, self.seed)
+        if self._longer and self.reference.optimizer_steps and not (candidate.optimizer_steps or candidate.compiled):
+            longer: Report = self._longer().check(trainer)  # it may make a step after several batches
+            return longer
         name = trainer.name + "-2" * (trainer.name == self.reference.name)
         records = paired_steps(self.reference.record(), replace(candidate.record(), trainer=name))
         comparison = compare_records(*records)
