@@ -41,7 +41,8 @@ def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
     squash = case.replay.squash()
     if squash is not None:
         name = squash.__name__.removesuffix("_v2")
-        yield Variant({"loss": SQUASHED}, Measurement.of("applied-twice", function=name))
+        remedy = f"loss = loss_object(y, logits)  # what the model gives, without {name}"
+        yield Variant({"loss": SQUASHED}, Measurement.of("applied-twice", function=name), remedy=remedy)
 
 
 def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
