@@ -246,7 +246,7 @@ def _together(
         ends = {seed: min((one.last for one in both), key=in_time) for seed, both in begun.items()}
         sides = {seed: (one.up_to(ends[seed]), other.up_to(ends[seed])) for seed, (one, other) in begun.items()}
         if not sides:
-            return {}, "the run was interrupted before both had made a step"
+            return {}, "the run was interrupted before both had a step, or the end of an epoch, to compare"
         if any(
             exact.rests(begun[seed][0]) != exact.rests(begun[seed][1]) and not one.logs
             for seed, (one, _) in sides.items()
