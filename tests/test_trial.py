@@ -92,7 +92,12 @@ class NotEager(Eager):
         ("step(x, y)\n", "stepp(x, y)\n", "NameError: name 'stepp' is not defined"),
         ("model(x, training=True)", "model(x[:, :3], training=True)", "trainer my-loop fails in its first steps: "),
         ("                model(x)\n", "                modell(x)\n", "NameError: name 'modell' is not defined"),
-        ("epoch, {}", "epoch, {'loss': None}", "end_epoch takes a dict of metric name to float"),
+        (
+            "epoch, {}",
+            "epoch, {'loss': None}",
+            "takes a dict of metric name to float: loss is None, which is no number",
+        ),
+        ("epoch, {}", "float(epoch), {}", "end_epoch was called for 1.0, which is no whole number, but epoch 1 of"),
         ("run.end_step()", "run.end_step(0)", "end_step was called for 0 steps"),
     ],
 )

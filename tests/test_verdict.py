@@ -907,7 +907,11 @@ def test_who_reports_no_steps_while_the_other_does_is_named(train: Train, silent
     found = compare_records(fit, loop)
     assert found.training.steps_not_reported_by == silent
     said = sentences.silent(found)
-    told = {"": "", "fit": "fit reports no steps, so weights were", "loop": "loop never calls run.end_step(), so weights"}
+    told = {
+        "": "",
+        "fit": "fit reports no steps, so weights were",
+        "loop": "loop never calls run.end_step(), so weights",
+    }
     assert said.startswith(told[silent]) and bool(said) == bool(silent)
     assert ("call it after" in said) == (silent == "loop"), "the reference may be none of the user's"
     neither = compare_records(train("fit", said=False), train("loop", said=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,6 +106,8 @@ class ProbeRun(Run):
 
     def end_step(self, steps: int = 1) -> None:
         super().end_step(steps)
+        if not tf.executing_eagerly():
+            return  # in a tf.function, as the end of the epoch says
         self._latest = self._read()
         self._close(self._latest)
         self.observation.rates.append(self._rate)
@@ -115,6 +118,7 @@ class ProbeRun(Run):
 
     def end_epoch(self, epoch: int, logs: Any) -> None:
         super().end_epoch(epoch, logs)
+        epoch = operator.index(epoch)
         self.observation.reported_at = line_now()
         state = self._read()
         self._close(self._unread(state))  # validation may have changed the others

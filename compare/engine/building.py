@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -171,8 +172,11 @@ def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
         if not isinstance(name, str):
             raise TypeError(f"{name!r} is not a name")
         array = np.asarray(value)
-        if array.ndim == 0:
-            values[name] = float(value)
-        else:
-            values |= {f"{name}[{i}]": float(element) for i, element in enumerate(array.reshape(-1))}
+        try:
+            if array.ndim == 0:
+                values[name] = float(value)
+            else:
+                values |= {f"{name}[{i}]": float(element) for i, element in enumerate(array.reshape(-1))}
+        except (TypeError, ValueError):
+            raise TypeError(f"{name} is {reprlib.repr(value)}, which is no number") from None
     return values

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import mmap
+import operator
 import os
+import reprlib
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -404,8 +406,11 @@ class Run:
                 "during tracing, instead of after every step: call it from Python, or omit it if one function "
                 "runs a whole epoch"
             )
-        if epoch not in self.epochs or epoch != self._epoch:
-            shown = f"{epoch!r}, which is text" if isinstance(epoch, str) else f"epoch {epoch}"
+        with suppress(TypeError):
+            epoch = operator.index(epoch)  # a number of NumPy's or TensorFlow's
+        if not isinstance(epoch, int) or epoch not in self.epochs or epoch != self._epoch:
+            kind = "text" if isinstance(epoch, str) else "no whole number"
+            shown = f"epoch {epoch}" if isinstance(epoch, int) else f"{reprlib.repr(epoch)}, which is {kind}"
             raise TrainerError(
                 f"end_epoch was called for {shown}, but epoch {self._epoch} of "
                 f"{self.epochs[0]}..{self.epochs[-1]} was expected: call it once per epoch, in order"

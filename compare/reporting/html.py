@@ -303,14 +303,16 @@ def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:
     }  # fmt: skip
 
 
-MOST_OF_PICTURE = 2**26
-"""Bytes above which a file is no picture of this toolkit's."""
+PNG, MOST_OF_PICTURE = b"\x89PNG", 2**26
+"""What a picture of this toolkit's begins with, and the number of bytes above which a file is none."""
 
 
 def notebook(folder: Path) -> str:
     """A run as HTML for a notebook: the verdict, the causes and the plot."""
     page, picture = page_of(folder), ""
     with suppress(OSError):  # there is none, or something else in its place
-        content = base64.b64encode(read_file(folder / "comparison.png", MOST_OF_PICTURE))
-        picture = f"data:image/png;base64,{content.decode()}"
+        path = folder / "comparison.png"
+        content = b"" if path.is_symlink() else read_file(path, MOST_OF_PICTURE)
+        if content.startswith(PNG):
+            picture = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     return environment().get_template("notebook.html").render(page=page, picture=picture, path=str(folder))
