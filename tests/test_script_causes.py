@@ -607,7 +607,7 @@ def test_a_model_that_one_side_calls_in_training_mode_between_steps_is_told(
     assert all(each.quantities["line"] == f"{each.quantities['side']}.py:7: net(x, training=True)" for each in found)
 
 
-@pytest.mark.parametrize(("parts", "later", "said"), [(1, 4, True), (1, 1, False), (4, 4, False)])
+@pytest.mark.parametrize(("parts", "later", "said"), [(1, 4, True), (5, 4, True), (1, 1, False), (4, 4, False)])
 def test_a_first_update_of_another_number_of_micro_batches_is_told(parts: int, later: int, said: bool) -> None:
     def in_parts(first: int, then: int) -> CloseUp:
         (event,) = RIGHT.of(STEP, "inputs")
@@ -617,7 +617,11 @@ def test_a_first_update_of_another_number_of_micro_batches_is_told(parts: int, l
     one, two = in_parts(4, 4), in_parts(parts, later)
     both = replace(sides(two), close_ups=(one, two), step=1)
     told = [each for each in hints(Located(1, "examples"), both) if each.kind == "first-update"]
-    assert [(each.quantities["micro"], each.quantities["expected"]) for each in told] == [(1, 4)] * said
+    assert [(each.quantities["micro"], each.quantities["expected"]) for each in told] == [(parts, 4)] * said
+    other, at = replace(two, steps={9: two.steps[1], 10: two.steps[2]}), {9: one.steps[1], 10: one.steps[2]}
+    later_ones = replace(both, close_ups=(replace(one, steps=at), other), step=9)
+    told = [each for each in hints(Located(9, "examples"), later_ones) if each.kind == "left-over"]
+    assert bool(told) == (parts > 4 and later == 4)
 
 
 @pytest.mark.parametrize(("other", "where", "caused"), [

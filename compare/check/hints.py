@@ -319,11 +319,15 @@ def _hints_on_examples(sides: Sides, located: Located) -> Iterator[Measurement]:
 
 
 def _hints_on_first_updates(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """A first update of another number of micro-batches, where the next ones are of as many: counted from 0, say."""
+    """A first update of another number of micro-batches, where the next ones are of as many: counted from 0, say.
+
+    Later, one of more of them has those that an epoch has left over, where counting begins again with each epoch.
+    """
     first, next_ones = sides.parts, replace(sides, step=sides.step + 1).parts
-    if sides.step == 1 and first[0] != first[1] and first[0] == next_ones[0] == next_ones[1]:
-        line = _line_of(sides.other, sides.step, GRADIENTS)
-        yield Measurement.of("first-update", micro=first[1], expected=first[0], line=line)
+    if first[0] != first[1] and first[0] == next_ones[0] == next_ones[1] and (sides.step == 1 or first[1] > first[0]):
+        numbers = {"micro": first[1], "expected": first[0], "line": _line_of(sides.other, sides.step, GRADIENTS)}
+        first_of_all = sides.step == 1
+        yield Measurement.of("first-update", **numbers) if first_of_all else Measurement.of("left-over", **numbers)
 
 
 def _hints_on_labels(sides: Sides, located: Located) -> list[Measurement]:

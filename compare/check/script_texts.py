@@ -311,6 +311,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "weight decay that is written into it",
     "first-update": "{side} makes its first update after {micro} micro-batch{micro:|es} and the next after {expected}, "
     "as {other} does from the first on: count micro-batches from 1",
+    "left-over": "{side} makes this update from {micro} micro-batches and the next from {expected}, {other} both from "
+    "{expected}: what an epoch has left over is in the next one's first update, since it counts anew in each epoch and "
+    "{other} goes on counting",
     "called-between-steps": "{side} calls its model with training=True outside of its steps, as if in training",
     "between-layers": "{before} gives the same on both sides (but for an activation, maybe) and {after} does not: look "
     "at what comes between them{calls:?: }{calls:and}",
