@@ -102,8 +102,8 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     # Options.
     (["--epochs", "0"], nothing, "from 1 to"),
     (["--epochs", "2147483648", *MY_TASK], nothing, "from 1 to"),
-    (["--epochs", "two"], nothing, "see --help"),
-    (["--epochs", "9" * 5000], nothing, "9 … (see --help)"),
+    (["--epochs", "two"], nothing, "give a whole number"),
+    (["--epochs", "9" * 5000], nothing, "9… give a whole number"),
     (["--epochs"], nothing, "see --help"),
     (["--epoch", "2"], nothing, "see --help"),
     (["extra"], nothing, "no such subcommand"),
