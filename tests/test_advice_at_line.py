@@ -408,6 +408,7 @@ OF_MEAN = "loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync"
         ("loss = tf.reduce_mean(each)", False, OF_MEAN),
         ("loss = of(each) + reg", False, OF_MEAN),
         ("loss = of(y, p)", False, OF_MEAN),
+        ("loss = tf.nn.compute_average_loss(each)", False, OF_MEAN),
         (
             "value = keras.losses.mean_squared_error(y, p)", False,
             "value = tf.reduce_mean(keras.losses.mean_squared_error(y, p)) / strategy.num_replicas_in_sync",

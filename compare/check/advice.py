@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from compare.check.causes import CATALOGUE
 from compare.check.step_values import LOSS
-from compare.check.user_code import UserCode, line_of_loss, made_at
+from compare.check.user_code import OF_NN, UserCode, line_of_loss, made_at
 from compare.naming import some
 from compare.verdict.findings import Finding, Source
 
 OF_REPLICAS = " / strategy.num_replicas_in_sync"
 MEAN = "loss = tf.reduce_mean(per_example)"
 """How advice takes the mean of the examples' losses, of which each replica may contribute a share."""
-LOSS_FUNCTION = r"(.*\.)?(losses|metrics|nn)\.[a-z]\w+|[a-z]\w*_(crossentropy|error)"
+LOSS_FUNCTION = rf"(.*\.)?(losses\.|metrics\.|{OF_NN})[a-z]\w+|[a-z]\w*_(crossentropy|error)"
 """What is called for the loss of each example, where it is no object."""
 MADE_BY = {
     "loss_object": r"(.*\.)?losses\.[A-Z]\w+|\w+Crossentropy",

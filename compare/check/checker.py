@@ -115,8 +115,8 @@ class Checker:
             self.reference = observe(self.task, reference, seed)
 
         train_on(replace(craft_batches(train.count, validation.count, batch_size, replicas, numbers), fulls=fulls))
-        if self._accumulated > 1:
-            train_on(replace(self.batches, fulls=2 * self._accumulated))  # else it makes no two updates
+        if (enough := 2 * self._accumulated) > fulls:
+            train_on(replace(self.batches, fulls=enough))  # else it makes no two updates
         self._twins = NoiseTwins(self.task, reference, seed)
         self._inside = LookInside(self._twins, self.reference, train, self.batches)
         self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)

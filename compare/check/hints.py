@@ -326,8 +326,10 @@ def _hints_on_first_updates(sides: Sides, located: Located) -> Iterator[Measurem
     first, next_ones = sides.parts, replace(sides, step=sides.step + 1).parts
     if first[0] != first[1] and first[0] == next_ones[0] == next_ones[1] and (sides.step == 1 or first[1] > first[0]):
         numbers = {"micro": first[1], "expected": first[0], "line": _line_of(sides.other, sides.step, GRADIENTS)}
-        first_of_all = sides.step == 1
-        yield Measurement.of("first-update", **numbers) if first_of_all else Measurement.of("left-over", **numbers)
+        if sides.step == 1:
+            yield Measurement.of("first-update", **numbers)
+        else:
+            yield Measurement.of("left-over", **numbers)
 
 
 def _hints_on_labels(sides: Sides, located: Located) -> list[Measurement]:

@@ -22,6 +22,8 @@ Line = tuple[str, int, str]
 """A file, the number of a line, and its text."""
 SUMMARIES = ("float", "mean", "sum", "reduce_mean", "reduce_sum", "average", "round", "fsum")
 """Functions whose value is made of all that they are given."""
+OF_NN = r"nn\.(?!compute_average_loss|scale_regularization_loss)"
+"""How a function of ``tf.nn`` begins, but for those that are given losses."""
 ADDING = ("append", "assign_add", "extend")
 """Methods that add to what they belong to."""
 
@@ -83,7 +85,7 @@ def made_at(code: UserCode, source: Source, cause: Cause, remedy: str) -> Source
     if made := re.match(r"loss_object = [\w.]*?(\w+)\(\.\.\., ", remedy):
         source = _nearer(code, source, rf"\b{made[1]}\(")
     # Functions of tf.nn have no object that is made elsewhere.
-    of_function = re.search(r"tf\.nn\.(?!compute_average_loss|scale_regularization_loss)", source.text)
+    of_function = re.search(rf"tf\.{OF_NN}", source.text)
     of_call = remedy.startswith("loss = loss_object(")
     if cause.made_in and not source.instead and not of_function and not of_call:
         source = _nearer(code, source, cause.made_in)

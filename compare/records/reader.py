@@ -166,10 +166,9 @@ def _verified(
         # The last rows may be missing before training has ended: it was killed, or is about to be resumed.
         last = max(sums if sidecar.end is not None else found, default=0)
         for epoch in sorted(sums.keys() - found.keys()) if complete else ():
-            if epoch <= last and not os.path.lexists(metrics):
-                raise RecordError(metrics, "is missing")
             if epoch <= last:
-                raise RecordError(metrics, f"damaged, the row of {trainer!r}, seed {seed}, epoch {epoch} is missing")
+                text = f"damaged, the row of {trainer!r}, seed {seed}, epoch {epoch} is missing"
+                raise RecordError(metrics, text if os.path.lexists(metrics) else "is missing")
     if complete and judged is not None and judged != rows_checksum(metrics):
         raise RecordError(metrics, "damaged, its rows are not those that run.json knows")
     return rows

@@ -184,9 +184,11 @@ def misnamed(comparison: Comparison, reference: str) -> str:
 def silent(comparison: Comparison) -> str:
     """A warning if one side reports no steps, so that weights are compared at the ends of epochs only; else empty."""
     who = comparison.training.steps_not_reported_by
+    if not who:
+        return ""
     compared = "weights were compared at the ends of epochs only"
-    if not who or who != comparison.candidate:  # the reference may be none of the user's
-        return f"{who} reports no steps, so {compared}." if who else ""
+    if who != comparison.candidate:  # the reference may be none of the user's
+        return f"{who} reports no steps, so {compared}."
     how = "call it after every optimizer step, unless one call trains a whole epoch"
     return f"{who} never calls run.end_step(), so {compared}; {how}."
 
