@@ -29,7 +29,7 @@ from compare.check.recorded import scale_of
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.step_values import Sides, loss_of
-from compare.check.targets import Targets, targets_of, value_of
+from compare.check.targets import Targets, losses_of, targets_of, value_of
 from compare.check.words import said as told
 from compare.records.model import step_dtype
 from compare.verdict.findings import Finding, Source, StageValues
@@ -1108,6 +1108,51 @@ def test_calls_of_a_loss_for_outputs_of_other_sizes_are_none_of_one_output() -> 
     assert further(two, changed(two, "predictions", lambda e: replace(e, arrays=[e.arrays[0] + 1]))) == []
 
 
+@pytest.mark.parametrize("over_all", [True, False])
+def test_a_mask_by_hand_that_one_side_alone_applies_is_named(over_all: bool) -> None:
+    """Whether the masked losses are divided by the number of all positions or of those that are kept."""
+    labels = np.float32([0, 2, 0, 5, 5, 1, 0, 3])[:, None]
+
+    def seen(close_up: CloseUp, loss: float) -> CloseUp:
+        given = changed(close_up, "targets", lambda e: replace(e, arrays=[labels, *e.arrays[1:]]))
+        return with_loss(given, loss + PENALTY)
+
+    targets = targets_of(seen(RIGHT, 0.0), STEP)
+    losses = None if targets is None else losses_of(targets)
+    assert losses is not None
+    masked = losses[labels[:, 0] != 0].sum() / (8 if over_all else 5)
+    whole, right = losses.mean(), seen(RIGHT, masked)
+    (cause,) = found_causes(right, seen(OFF, whole))
+    assert (cause.id, cause.side) == ("mask-missing", "loop") and "tf.not_equal(y, 0)" in cause.remedy
+    assert ("reduce_mean" in cause.remedy) is over_all
+    assert has(cause, kind="script-mask-by-hand", label=0, left_out=3, positions=8)
+    (cause,) = found_causes(seen(RIGHT, whole), seen(OFF, masked))
+    assert (cause.id, cause.side) == ("mask-missing", "fit") and "model.compile" in cause.remedy
+    unknown = changed(right, "targets", lambda e: replace(e, info={**e.info, "loss": "f", "configuration": {}}))
+    assert accused(unknown, seen(OFF, whole)) == [("loss", "mask-missing")], "fit may have a function of its own"
+    for other in (1.001 * whole, 0.999 * masked):
+        assert accused(right, seen(OFF, other)) == []
+    assert accused(seen(RIGHT, 0.99 * masked), seen(OFF, whole)) == [], "no label leaves that"
+
+
+def test_the_mean_without_sample_weights_is_named_where_the_other_loss_is_their_sum() -> None:
+    weight = np.float32([0.0, 0.25, 0.25, 0.0, 0.5, 0.0, 0.0, 0.0])
+
+    def weighted(loss: float) -> CloseUp:
+        with_weight = lambda e: replace(e, info={**e.info, "weights": 1}, arrays=[*e.arrays, weight])  # noqa: E731
+        return with_loss(changed(RIGHT, "targets", with_weight), loss + PENALTY)
+
+    targets = targets_of(RIGHT, STEP)
+    losses = None if targets is None else losses_of(targets)
+    assert losses is not None
+    right = weighted((losses * weight).sum())
+    (cause,) = found_causes(right, with_loss(OFF, losses.mean() + PENALTY))
+    assert cause.id == "sample-weights-dropped" and has(cause, kind="script-mean-unweighted")
+    assert "reduce_sum" in cause.remedy
+    assert accused(right, with_loss(OFF, 1.001 * losses.mean() + PENALTY)) == []
+    assert accused(weighted(1.01 * (losses * weight).sum()), with_loss(OFF, losses.mean() + PENALTY)) == []
+
+
 def test_a_loss_over_positions_that_the_mask_leaves_out_is_named() -> None:
     targets = targets_of(of_zeros(), STEP)
     assert targets is not None
@@ -1844,7 +1889,7 @@ def test_the_loss_of_other_targets_is_computed_once_however_many_mistakes_are_tr
     right = with_targets(RIGHT, "binary_crossentropy", TRUE, LOGITS, np.linspace(0.5, 2, 8), loss=0.5)
     value = float(value_of(targets_of(right, STEP)) or 0)
     assert accused(with_loss(right, value + PENALTY), with_loss(OFF, 1.2345), replicas=2) == []
-    assert 5 < len(computed) < 20, "each once, with the right one beside it"
+    assert 5 < len(computed) < 25, "each once, with the right one beside it"
 
 
 def test_sample_weights_left_out() -> None:
@@ -1863,7 +1908,7 @@ def test_sample_weights_left_out() -> None:
     for given, text in ((True, "tf.gather(class_weights, "), (False, "x, y, sample_weight = batch")):
         assert text in found_causes(right, other, class_weight=given)[0].remedy
     foreseen = replace(sides(parts), close_ups=(parts, parts), foreseen=True)
-    assert not CATALOGUE["sample-weights-dropped"].recorded["loss"](foreseen, Located(STEP, "loss"))
+    assert not list(CATALOGUE["sample-weights-dropped"].recorded["loss"](foreseen, Located(STEP, "loss")))
 
 
 def test_weighted_losses_that_are_divided_by_the_sum_of_the_weights_are_told_so() -> None:

@@ -312,8 +312,12 @@ def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
     assert found_.measurements["settings"] == {"beta_1": [0.5, 0.9]}, "that of the step has other settings"
 
 
-@pytest.mark.parametrize(("change", "factor"), [(lambda x: 255 * x, 255.0), (lambda x: 2 * x - 1, None)])
-def test_inputs_that_are_a_multiple_are_said_to_be(change: Any, factor: float | None) -> None:
+@pytest.mark.parametrize(("change", "expected"), [
+    (lambda x: 255 * x, ["inputs-times", ("factor", 255.0)]),
+    (lambda x: x / 127.5 - 1, ["inputs-shifted", ("factor", 1 / 127.5), ("constant", -1.0)]),
+    (lambda x: x + 1e-3 * x**2, []),
+])  # fmt: skip
+def test_inputs_that_are_a_multiple_and_a_constant_are_said_to_be(change: Any, expected: list[Any]) -> None:
     other = linear_step()
     other = replace(
         other,
@@ -327,8 +331,43 @@ def test_inputs_that_are_a_multiple_are_said_to_be(change: Any, factor: float | 
         },
     )
     at = Located(STEP, "inputs", stages=[StageValues("inputs", 1.0)])
-    found = [each for each in hints(at, sides(other)) if each["kind"] == "inputs-times"]
-    assert found == ([hint("inputs-times", factor=pytest.approx(factor))] if factor else [])
+    found = [each for each in hints(at, sides(other)) if each["kind"].startswith("inputs-")]
+    numbers = {name: pytest.approx(value, rel=1e-4) for name, value in dict(expected[1:]).items()}
+    assert found == [hint(kind, **numbers) for kind in expected[:1]]
+
+
+@pytest.mark.parametrize(("times", "said"), [((1, 2), True), ((2, 2), False), ((2, 1), False), ((0, 2), False)])
+def test_gradients_through_more_calls_of_models_are_told_where_the_losses_agree(
+    times: tuple[int, int], said: bool
+) -> None:
+    right, other = linear_step(), linear_step(gradient=1.5)
+    (gradients,) = other.of(STEP, "gradients")
+    turned = replace(gradients, arrays=[gradients.arrays[0], *(-each[::-1] + 1 for each in gradients.arrays[1:])])
+
+    def seen(close_up: CloseUp, count: int) -> CloseUp:
+        (call,) = close_up.of(STEP, "predictions")
+        events = [turned if each is gradients else each for each in close_up.steps[STEP] if each is not call]
+        return replace(close_up, steps={**close_up.steps, STEP: [*[call] * count, *events]})
+
+    both = replace(sides(other), close_ups=tuple(map(seen, (right, other), times)))
+    at = Located(STEP, "gradients", stages=[StageValues("loss", 0.0, 0.0)])
+    found = [each for each in hints(at, both) if each["kind"] == "called-under-tape"]
+    assert found == [hint("called-under-tape", times=2, other_times=1, line=None)] * said
+
+
+@pytest.mark.parametrize(("what", "equal", "said"), [("labels", True, True), ("predictions", True, True),
+                                                      ("predictions", False, False), ("", True, False)])  # fmt: skip
+def test_what_a_loss_is_given_is_told_where_the_predictions_agree(what: str, equal: bool, said: bool) -> None:
+    other = linear_step(factor=1.5)
+    (targets,) = other.of(STEP, "targets")
+    given = [targets.arrays[0] + (what == "labels"), targets.arrays[1] + (what == "predictions")]
+    events = [replace(each, arrays=given) if each is targets else each for each in other.steps[STEP]]
+    other = replace(other, steps={**other.steps, STEP: events})
+    stages = [StageValues("predictions", 0.0 if equal else 1.0, 1e-6)]
+    found = [
+        each for each in hints(Located(STEP, "loss", stages=stages), sides(other)) if each["kind"] == "given-to-loss"
+    ]
+    assert found == [hint("given-to-loss", loss="mean_squared_error", what=what, line=None)] * said
 
 
 def test_a_side_that_ends_earlier_is_said_and_not_the_step_that_it_lacks() -> None:
@@ -559,7 +598,8 @@ def test_calls_that_only_one_side_makes_are_a_hint_where_examples_differ() -> No
         hint("calls-alone", functions=["batch(8, drop_remainder=True)"]),
         hint("calls-alone", side="fit", functions=["batch(8)"]),
     ]
-    assert hints(located(linear_step(factor=2.0)), both) == []
+    scaled = linear_step(factor=2.0)
+    assert hints(located(scaled), replace(both, close_ups=(linear_step(), scaled))) == []
     arrays = replace(plain, traces=(replace(fit, fit={"validation_split": 0.25}), loop))
     assert hints(located(other), arrays) == [], "fit batches its arrays itself"
     unknown = linear_step(rows=slice(0, 5), times=2.0)

@@ -146,6 +146,14 @@ SIDES = {"side": "loop", "other": "fit"}
      "the loss function of loop is mse, that of fit is mae (loop.py:3: loss = loss_fn(y, p))"),
     ("added-to-loss", {**SIDES, "loss": "mse", "equal": 2.0, "value": 0.5, "right": 0.25, "line": None},
      "mse is 2 on both sides; what is added to it, such as a penalty on weights, is 0.5 in loop and 0.25 in fit"),
+    ("inputs-shifted", {**SIDES, "factor": 0.5, "constant": -1.0},
+     "the inputs of loop are 0.5 times those of fit minus 1: prepare them alike, and once"),
+    ("given-to-loss", {**SIDES, "loss": "kl_divergence", "what": "predictions", "line": None},
+     "the models give the same predictions, but kl_divergence is given other predictions in loop than in fit: look at "
+     "what is done to them before the loss"),
+    ("called-under-tape", {"times": 2, "other_times": 1, "line": "loop.py:3: loss = f(y, p)"},
+     "loop takes gradients through 2 calls of models in this step, fit through 1: tf.stop_gradient(...) around what "
+     "counts as a target, or a call outside of the tape, lets none through (loop.py:3: loss = f(y, p))"),
     ("term-differs", {**SIDES, "of": 2, "loss": "mse", "value": 2.0, "right": 1.0},
      "of 2 losses in the step, mse alone differs: 2 in loop, 1 in fit"),
     ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking as a layer in this step"),

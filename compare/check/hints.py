@@ -243,6 +243,23 @@ def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
         yield Measurement.of("term-differs", loss=loss, value=other, right=right, of=len(pairs))
 
 
+def _hints_on_given(sides: Sides, located: Located) -> Iterator[Measurement]:
+    """Loss functions that are given something else, where the models' predictions agree."""
+    predictions = located.of(PREDICTIONS)
+    if predictions is None or not predictions.equal:
+        return
+    right, other = ([each for each in side.of(sides.step, "targets") if each.arrays] for side in sides.close_ups)
+    if [name_of(each.info) for each in right] != [name_of(each.info) for each in other]:
+        return
+    for one, own in zip(right, other, strict=True):
+        for what, begin, count in (("labels", 0, own.info["true"]), ("predictions", own.info["true"], 1)):
+            pairs = zip(one.arrays[begin : begin + count], own.arrays[begin : begin + count], strict=True)
+            apart = [pair for pair in pairs if relative_gap(*pair) > CLOSE]
+            if apart and [np.shape(each) for each in one.arrays] == [np.shape(each) for each in own.arrays]:
+                loss, line = name_of(own.info), own.info.get("line")
+                yield Measurement.of("given-to-loss", loss=loss, what=what, line=str(Source.of(line)) if line else None)
+
+
 def _terms(close_up: CloseUp, step: int) -> list[tuple[str, float]]:
     """What the loss functions of a step gave: by name, the mean over the examples."""
     found = []
@@ -267,7 +284,7 @@ def _hints_on_sizes(sides: Sides, located: Located) -> Iterator[Measurement]:
 
 
 def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """Inputs that are a multiple of the other side's, as of pixels from 0 to 255 in place of 0 to 1."""
+    """Inputs that are a multiple of the other side's and a constant, as of pixels that are scaled by one side alone."""
     both = [[np.ravel(a) for a in side.arrays(sides.step, "inputs")] for side in sides.close_ups]
     numbers = all(each.dtype.kind in "fiu" for arrays in both for each in arrays)
     if not all(both) or not numbers or len({tuple(each.shape for each in arrays) for arrays in both}) > 1:
@@ -276,6 +293,10 @@ def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
     factor = multiple([b], [a])
     if factor and np.allclose(b, factor * a, rtol=1e-4, atol=1e-6 * np.abs(b).max()):
         yield Measurement.of("inputs-times", factor=factor)
+    elif np.ptp(a) and np.ptp(b):
+        slope, constant = (float(each) for each in np.polyfit(a, b, 1))
+        if np.abs(b - slope * a - constant).max() <= 1e-5 * np.ptp(b):
+            yield Measurement.of("inputs-shifted", factor=slope, constant=constant)
 
 
 def _steps_on_each_batch(close_up: CloseUp, steps: Sequence[int]) -> int:
@@ -372,6 +393,13 @@ def _hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
     if not off or not all(parallel(right[i] - other[i], weights[i]) for i in off):
+        calls, others = (
+            sum(event.replica == 0 for event in close_up.of(sides.step, "predictions"))
+            for close_up in (sides.other, sides.right)
+        )
+        if off and calls > others > 0:
+            line = _line_of(sides.other, sides.step, LOSS)
+            yield Measurement.of("called-under-tape", times=calls, other_times=others, line=line)
         return
     if penalty_of(sides.right, sides.step):
         yield Measurement.of("apart-by-weights", variables=[names[i] for i in off])
@@ -437,7 +465,7 @@ AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]
     ),
     LOSS: (
         made_again, _hints_on_labels, _hints_on_weights, _hints_on_sizes, _hints_on_squares,
-        _hints_on_terms, _hints_on_flags, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
+        _hints_on_terms, _hints_on_given, _hints_on_flags, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
     ),
     GRADIENTS: (_hints_on_gradients, made_again, _hints_on_parts, _hints_on_layers),
     UPDATE: (_hints_on_updates, _hints_on_parts, _hints_on_layers),

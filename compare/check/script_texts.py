@@ -197,7 +197,10 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "script-unsmoothed": "; that of {side} is the one without label smoothing, which is {label_smoothing:g} in {other}",
     "script-mask-zeros": "; that of {side} is divided by the number of all positions, of which the model's mask leaves "
     "{counted:.0%}",
+    "script-mask-by-hand": "; that of {side} is the mean over all {positions:,} positions, also over the {left_out:,} "
+    "of label {label}, which {other} leaves out",
     "script-unmasked": "; that of {side} is the mean over all positions, also those that the model's mask leaves out",
+    "script-mean-unweighted": "; that of {side} is the mean without sample weights, that of {other} the weighted sum",
     "script-unweighted": "; that of {side} is the one without sample weights or class weights",
     "script-loss-constant-denominator": ": {alone:?that of the examples is }{examples}/{full} of it, as this batch has "
     "{examples} examples, not {full}",
@@ -304,6 +307,15 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "Keras does",
     "inputs-times": "the inputs of {side} are {factor:.6g} times those of {other}: scale them alike, as by a division "
     "by 255",
+    "inputs-shifted": lambda factor, constant, side, other: (
+        f"the inputs of {side} are {factor:.6g} times those of "
+        f"{other} {'plus' if constant > 0 else 'minus'} {abs(constant):.6g}: prepare them alike, and once"
+    ),
+    "given-to-loss": "the models give the same predictions, but {loss} is given other {what} in {side} than in "
+    "{other}: look at what is done to them before the loss",
+    "called-under-tape": "{side} takes gradients through {times} calls of models in this step, {other} through "
+    "{other_times}: tf.stop_gradient(...) around what counts as a target, or a call outside of the tape, lets none "
+    "through",
     "in-rows": "{side} gives its optimizer the gradient of {variables:some} as rows (tf.IndexedSlices), {other} as a "
     "whole tensor: where an index occurs twice in a batch, Keras's Adam squares the parts of its row one by one, so "
     "this differs by itself",

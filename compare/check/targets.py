@@ -107,6 +107,12 @@ def name_of(call: Mapping[str, Any]) -> str:
 
 def value_of(targets: Targets) -> float | None:
     """The mean loss of the batch; None if the shapes do not fit."""
+    losses = losses_of(targets)
+    return None if losses is None else float(losses.mean())
+
+
+def losses_of(targets: Targets) -> np.ndarray | None:
+    """The losses of which that is the mean, of each example or position."""
     true, predicted = targets.true, targets.predicted
     try:
         if targets.kind == "sparse_categorical_crossentropy":
@@ -126,7 +132,7 @@ def value_of(targets: Targets) -> float | None:
         if targets.mask.shape != losses.shape or not targets.mask.any():
             return None
         losses = losses * targets.mask * (targets.mask.size / targets.mask.sum())
-    return float(losses.mean())
+    return losses
 
 
 def _dense(targets: Targets) -> np.ndarray | None:

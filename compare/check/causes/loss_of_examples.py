@@ -15,19 +15,29 @@ from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UN
 from compare.check.recorded import RecordedLoss, penalty_of, same
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, LOSS, PREDICTIONS, Sides, loss_of
-from compare.check.targets import targets_of, value_of
+from compare.check.targets import losses_of, targets_of, value_of
 from compare.check.used import FIT, SCRIPT
 
 if TYPE_CHECKING:
     from compare.check.case import Case
 
 
-def _recorded_unweighted(sides: Sides, located: Located) -> list[Variant]:
+def _recorded_unweighted(sides: Sides, located: Located) -> Iterator[Variant]:
     """A loss without weights. A step in more parts may weigh the gradient of each."""
     right, other = sides.parts
-    known = right == other and not (sides.foreseen and other > 1)
+    if right != other or (sides.foreseen and other > 1):
+        return
     remedy = OF_CLASSES if sides.right_trace.fit.get("class_weight") else ""
-    return [Variant({"sample_weights": False}, Measurement.of("script-unweighted"), remedy=remedy)] if known else []
+    yield Variant({"sample_weights": False}, Measurement.of("script-unweighted"), remedy=remedy)
+    recorded, loss = RecordedLoss.of(sides), loss_of(sides.other, sides.step)
+    if recorded is None or loss is None or recorded.targets is None or recorded.targets.weight is None:
+        return
+    weighted, plain = map(losses_of, (recorded.targets, replace(recorded.targets, weight=None)))
+    if weighted is None or plain is None or not same(float(weighted.sum()), recorded.data):
+        return
+    if same(float(plain.mean()), loss - recorded.penalty):  # fit adds up losses whose weights have the sum of 1, say
+        seen = Measurement.of("script-mean-unweighted", loss=loss, right_loss=recorded.data + recorded.penalty)
+        yield Variant({}, seen, measured=True, remedy=OF_SUM)
 
 
 def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -70,6 +80,8 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
     yield Variant({"loss": OTHER_LOGITS}, seen, remedy=remedy, by_right=by_right)
 
 
+MEAN_OF_ALL = "tf.reduce_mean(per_position * mask)"
+MEAN_OF_KEPT = "tf.reduce_sum(per_position * mask) / tf.reduce_sum(mask)"
 WITHOUT_SOFTMAX = "return logits  # where the model ends, without softmax: its loss has from_logits=True"
 WITH_PROBABILITIES = (
     "loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # from_logits=False, in the experiment as well;\n"
@@ -130,6 +142,7 @@ def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
         yield Variant({}, Measurement.of("script-pairs-next", next_loss=loss, next_right=mean + penalty))
 
 
+OF_SUM = "loss = tf.reduce_sum(loss_object.call(y, predictions) * sample_weight)  # as in the other script"
 OF_CLASSES = (
     "per_example = loss_object.call(y, predictions)\n"
     "weight = tf.gather(class_weights, tf.cast(y, tf.int32))  # a list, one per class; y: its number, not one-hot\n"
@@ -157,7 +170,37 @@ def _recorded_smoothing(sides: Sides, located: Located) -> Iterator[Variant]:
         yield Variant({"loss": UNSMOOTHED}, seen, remedy=remedy)
 
 
+def _masked_by_hand(sides: Sides) -> Iterator[Variant]:
+    """The right loss leaves out the positions of one label, as of padding; the other is the mean over all of them."""
+    recorded, loss = RecordedLoss.of(sides), loss_of(sides.other, sides.step)
+    known = filter(None, (targets_of(side, sides.step) for side in sides.close_ups))  # one may have its own function
+    if recorded is None or loss is None or (targets := next(known, None)) is None:
+        return
+    losses, labels = losses_of(targets), targets.true
+    if losses is None or labels.size != losses.size or not same(float(losses.mean()), loss - recorded.penalty):
+        return
+    labels = labels.reshape(losses.shape)
+    for label in np.unique(labels[labels == np.round(labels)]):
+        kept = labels != label
+        of_all, of_kept = float(np.mean(losses * kept)), float(np.sum(losses * kept) / max(kept.sum(), 1))
+        if not any(same(each, recorded.data) for each in (of_all, of_kept)):
+            continue
+        seen = Measurement.of(
+            "script-mask-by-hand",
+            label=int(label),
+            left_out=int(np.sum(~kept)),
+            positions=labels.size,
+            loss=loss,
+            right_loss=recorded.data + recorded.penalty,
+        )
+        mean = MEAN_OF_ALL if same(of_all, recorded.data) else MEAN_OF_KEPT
+        mask = f"mask = tf.cast(tf.not_equal(y, {label:g}), per_position.dtype)"
+        remedy = f"per_position = loss_object.call(y, predictions)\n{mask}\nloss = {mean}"
+        yield Variant({}, seen, measured=True, remedy=remedy if sides.other_trace.trained_by == "loop" else "")
+
+
 def _recorded_mask(sides: Sides, located: Located) -> Iterator[Variant]:
+    yield from _masked_by_hand(sides)
     right = targets_of(sides.right, sides.step)
     if right is not None:
         made = right.kind.title().replace("_", "")
@@ -236,7 +279,10 @@ CAUSES = (
         "layers lose the mask.",
         wrong="per_position = loss_object.call(y, predictions)\nloss = tf.reduce_mean(per_position)",
         remedy="loss = loss_object(y, predictions)  # so Keras uses the mask, and divides by the replicas",
-        remedies={SCRIPT: "loss = loss_object(y, predictions)  # an object of keras.losses, which uses the mask"},
+        remedies={
+            FIT: "model.compile(optimizer, masked_loss)  # a function of labels and predictions, as the other script's",
+            SCRIPT: "loss = loss_object(y, predictions)  # an object of keras.losses, which uses the mask",
+        },
         gradient=_no_mask,
         recorded={LOSS: _recorded_mask},
     ),
