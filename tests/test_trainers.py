@@ -264,6 +264,16 @@ def test_the_model_is_the_runs_own_with_other_steps(tensorflow):
     assert [variable.shape for variable in model.weights] == [weight.shape for weight in model.get_weights()]
 
 
+@pytest.mark.parametrize("given", [int, 3])
+def test_steps_of_no_class_of_models_are_refused_in_one_line(tensorflow, given):
+    from compare.engine.run import Run
+
+    run = Run(task_of(tasks.experiment(), 8), seed=0, epochs=range(1, 2))
+    trainer = type("Mine", (compare.TrainStep,), {"name": "mine", "model_class": given})()
+    with pytest.raises(compare.RequestError, match="model_class of mine is .*: give a class that inherits from"):
+        trainer.build(run)
+
+
 @pytest.mark.parametrize("method", ["train_step", "test_step"])
 def test_a_model_with_steps_of_its_own_is_refused_in_one_line(tensorflow, tmp_path, method):
     def build_model():

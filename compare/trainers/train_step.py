@@ -25,6 +25,7 @@ import tensorflow as tf
 from compare.engine.building import refuse_own_steps
 from compare.engine.keras_generation import UPDATES_LOSS, training_argument
 from compare.engine.run import Run
+from compare.errors import RequestError
 from compare.trainers import losses
 from compare.trainers.keras_fit import KerasFit
 
@@ -103,10 +104,15 @@ class TrainStep(KerasFit):
         one that inherits from ``model_class`` first. (In a model of your own, write the methods into its class.)
 
         Raises:
-            RequestError: if the model already has a ``train_step`` or ``test_step`` of its own.
+            RequestError: if the model already has a ``train_step`` or ``test_step`` of its own, or ``model_class`` is
+                none that its class can inherit from.
         """
         model, *others = super().build(run)
         refuse_own_steps(model, run.experiment, self.name)
         original = type(model)
-        model.__class__ = type(original.__name__, (self.model_class, original), {"__module__": original.__module__})
+        try:
+            model.__class__ = type(original.__name__, (self.model_class, original), {"__module__": original.__module__})
+        except TypeError as error:
+            needed = "give a class that inherits from tf.keras.Model and has a train_step or test_step"
+            raise RequestError(f"model_class of {self.name} is {self.model_class!r}: {needed}") from error
         return model, *others
