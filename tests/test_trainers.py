@@ -270,7 +270,7 @@ def test_steps_of_no_class_of_models_are_refused_in_one_line(tensorflow, given):
 
     run = Run(task_of(tasks.experiment(), 8), seed=0, epochs=range(1, 2))
     trainer = type("Mine", (compare.TrainStep,), {"name": "mine", "model_class": given})()
-    with pytest.raises(compare.RequestError, match="model_class of mine is .*: give a class that inherits from"):
+    with pytest.raises(compare.RequestError, match=r"model_class of mine is .*: give a class that inherits from"):
         trainer.build(run)
 
 

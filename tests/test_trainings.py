@@ -43,6 +43,7 @@ from compare.app.scripts_explain import (
     _departure,
     _not_repeated,
     _of_right_losses,
+    _say_what_the_optimizer_hides,
     _say_which_have_fewer_replicas,
     _say_which_is_eager,
     _say_which_settings_do_nothing,
@@ -2560,6 +2561,29 @@ def test_the_side_that_makes_its_steps_eagerly_is_said() -> None:
     assert told(False, True).startswith("loop makes its steps eagerly, and fit in a tf.function, which may round")
     assert told(False, True).endswith("of loop (and no .numpy() in it) they may be equal, bit for bit")
     assert told(True, False).endswith("without run_eagerly in fit they may be equal, bit for bit")
+
+
+@pytest.mark.parametrize(
+    ("factor", "kinds", "hidden"),
+    [(16.0, ("Adam", "Adam"), True), (1.0, ("Adam", "Adam"), False), (16.0, ("SGD", "SGD"), False),
+     (16.0, ("Adam", "Nadam"), False), (None, ("Adam", "Adam"), False)],
+)  # fmt: skip
+def test_gradients_that_are_a_multiple_are_said_where_the_optimizer_hides_that(
+    monkeypatch: pytest.MonkeyPatch, factor: float | None, kinds: tuple[str, str], hidden: bool
+) -> None:
+    gradients = np.float32([[1.0, -2.0, 0.5]])
+
+    def seen(times: float) -> CloseUp:
+        events = [Event("gradients", 0, {"training": 0, "positions": [0]}, [np.float64(0.1), times * gradients])]
+        return CloseUp({1: events})
+
+    traces = tuple(Trace((), 1, np.zeros(0), optimizers=[{"class": kind, "config": {}}]) for kind in kinds)
+    found = None if factor is None else Sides(("fit", "loop"), traces, (seen(1.0), seen(factor)), 1)
+    monkeypatch.setattr(scripts_explain, "seen_first", lambda session, model: found)
+    assert notes_of(_say_what_the_optimizer_hides, *traces) == hidden * [
+        "the gradients of loop are 16 times those of fit, which Adam evens out; with SGD or clipping, the two would "
+        "differ"
+    ]
 
 
 def test_settings_that_make_no_difference_are_said() -> None:

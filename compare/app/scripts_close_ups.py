@@ -17,7 +17,17 @@ from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.judge_recorded import more_weights
 from compare.check.recorded import scale_of, settings_apart
 from compare.check.stages import Located, apart, first_apart, locate, updates_otherwise
-from compare.check.step_values import EXAMPLES, INPUTS, LOSS, PREDICTIONS, Sides, relative_gap, weights_made
+from compare.check.step_values import (
+    EXAMPLES,
+    INPUTS,
+    LOSS,
+    PREDICTIONS,
+    Sides,
+    relative_gap,
+    shapes_of,
+    weights_at_forward,
+    weights_made,
+)
 from compare.records import INITIAL, Place, in_time
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
@@ -340,7 +350,23 @@ def close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[
 
 def seen_losses(session: ScriptsSession, model: ModelPair, sides: Sequence[int] = (1,)) -> list[CloseUp | None]:
     """Runs scripts once more, the second by default, for the losses of their steps and of their validation."""
-    scripts, steps = [0] if session.alone else sides, (1, max(model.lengths))  # one script that trains twice has both
-    settings = [replace(session.settings(side), close_up=(steps,), losses_only=True) for side in scripts]
+    return _seen_again(session, model, sides, close_up=((1, max(model.lengths)),), losses_only=True)
+
+
+def seen_first(session: ScriptsSession, model: ModelPair) -> Sides | None:
+    """Runs both scripts once more, for their first step; None if it was not seen, or begins with other weights."""
+    wanted = {"close_up": ((1, 1),), "max_steps": 1, "awaits": tuple(sorted({each.number for each in model.traces}))}
+    first, second = _seen_again(session, model, (0, 1), **wanted)
+    if first is None or second is None:
+        return None
+    sides = Sides(model.names, model.traces, (first, second), 1)
+    own, other = (each or () for each in sides.both(weights_at_forward))
+    same = bool(own) and shapes_of(own) == shapes_of(other) and all(map(np.array_equal, own, other))
+    return sides if same else None
+
+
+def _seen_again(session: ScriptsSession, model: ModelPair, sides: Sequence[int], **wanted: Any) -> list[CloseUp | None]:
+    scripts = [0] if session.alone else sides  # one script that trains twice has both
+    settings = [replace(session.settings(side), **wanted) for side in scripts]
     runs = run_scripts(session, settings, [session.names[side] for side in scripts])
     return [model.seen(side, run) for side, run in zip(sides, cycle(runs), strict=False)]

@@ -20,6 +20,7 @@ from compare.app.scripts_close_ups import (
     look_early,
     look_into,
     other_settings_of,
+    seen_first,
     seen_losses,
 )
 from compare.app.scripts_numbers import explain_numbers, own_numbers
@@ -31,7 +32,7 @@ from compare.check.judge_recorded import name_causes, name_copies, name_further,
 from compare.check.judgement import survived
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
-from compare.check.recorded import things_apart
+from compare.check.recorded import factor_of_gradients, things_apart
 from compare.check.stages import Located
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Sides
 from compare.naming import some
@@ -81,6 +82,8 @@ def explain(session: ScriptsSession) -> None:
     for pair, model in compared:
         if pair.candidate.trainer not in parting and model.traces[0].number not in leaving_others:
             _say_which_settings_do_nothing(session, model)
+            if pair.exactly.training.verdict == DIFFERENT:
+                _say_what_the_optimizer_hides(session, model)
             _say_which_is_eager(session, model, equal=pair.exactly.training.verdict != DIFFERENT)
 
 
@@ -111,6 +114,24 @@ def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) ->
             seen = Measurement.of("script-settings", side=model.names[1], optimizer=thing, settings=settings)
             limits = ": none is reached, or the gradients are limited by hand" * (settings.keys() <= {*CLIPPING})
             _note(session, f"{words.said(seen)}, which makes no difference here{limits}")
+
+
+def _say_what_the_optimizer_hides(session: ScriptsSession, model: ModelPair) -> None:
+    """Says that all gradients of one side are a multiple of the other's, where weights are alike in spite of that."""
+    kinds = {trace.optimizers[0]["class"] if trace.optimizers else "SGD" for trace in model.traces}
+    if len(kinds) != 1 or "SGD" in kinds or model.traces[0].state:
+        return
+    tell(session.console, "Looking into step 1: running both again up to there …")
+    sides = seen_first(session, model)
+    factor = 0.0 if sides is None else factor_of_gradients(sides)
+    if sides is not None and factor:
+        named = name_causes(Located(1, LOSS), sides)
+        mistake = "".join(f" ({each.id}{f', {each.source}' if each.source else ''})" for each in named[:1])
+        _note(
+            session,
+            f"the gradients of {sides.other_name} are {factor:.6g} times those of {sides.right_name}{mistake}, which "
+            f"{kinds.pop()} evens out; with SGD or clipping, the two would differ",
+        )
 
 
 def _say_which_is_eager(session: ScriptsSession, model: ModelPair, *, equal: bool) -> None:

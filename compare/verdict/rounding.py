@@ -197,7 +197,8 @@ def _moved_by_rounding(
     noise, gap = _gap(anchor.at(last), twin.at(last)), _gap(reference.at(last), candidate.at(last))
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.nan_to_num(noise / moved, posinf=1.0)
-    alone = ((shares > 0.5) | (shares > FAR_SHARE) & (shares > FAR_BEYOND * np.median(shares))).any(axis=0)
+    pulled = (shares > 0.5) | (shares > FAR_SHARE) & (shares > FAR_BEYOND * np.median(shares))
+    alone = (pulled & (gap > 0)).any(axis=0)  # a twin moves weights that are not trained, too
     if alone.all() or not 2 * np.square(gap[:, alone]).sum() > np.square(gap).sum() > 0:
         return ()
     return tuple(variable.name for variable, each in zip(reference.variables, alone, strict=True) if each)
