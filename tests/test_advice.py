@@ -473,6 +473,14 @@ ADVICE = [
         around={"loss": BY_KERAS},
         also=("loss-averaged-over-batches",),
     ),
+    on(
+        "metrics-after-update",
+        "report_loss",
+        "predictions = model(x, training=False)\n"
+        "again = tf.reduce_mean(loss_object.call(y, predictions)) + tf.add_n(model.losses)\n"
+        "loss_metric.update_state(again, sample_weight=tf.shape(y)[0])",
+        REPORT_LOSS,
+    ),
     Advice(
         "metric-differs",
         {"build": BUILD + OF_ONE_HOT + MY_ACCURACY.format("OfOneHot(")},

@@ -59,6 +59,7 @@ REPORTING_IDS = [
     "metric-differs",
     "loss-averaged-over-batches",
     "last-batch-only",
+    "metrics-after-update",
     "loss-without-regularization",
     "loss-not-reduced",
     "validation-loss-without-regularization",

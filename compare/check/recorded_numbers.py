@@ -21,6 +21,7 @@ from compare.verdict.findings import Finding
 from compare.watch.seen import CloseUp
 
 NOT_RESET, AVERAGED, LAST = "metrics-not-reset", "loss-averaged-over-batches", "last-batch-only"
+AFTER = "metrics-after-update"
 SHARE = "loss-not-reduced"
 OTHER_METRIC = "metric-differs"
 KNOWN = (SHARE, "loss-without-regularization", "validation-loss-without-regularization", AVERAGED, LAST, NOT_RESET)
@@ -324,13 +325,22 @@ def _of_loss(key: str, reference: Record, candidate: Record, losses: Mapping[int
     if not key.startswith("val_"):
         if not all(same(each.mean, value) for each, value in zip(seen, right, strict=True)):
             seen = [replace(each, shares=1) for each in seen]  # a replica's loss may be whole
-        return ReportedLoss(key, seen, [each.mean for each in seen], values).mistakes()
+        return ReportedLoss(key, seen, [each.mean for each in seen], values).mistakes() or _after_update(seen, values)
     pairs = list(zip(seen, right, strict=True))
     if not all(each.values and all(each.examples) and same(each.mean, value) for each, value in pairs):
         # The batches were not seen: of the reference's value, the penalty is known.
         seen = [Losses([value], [1], each.penalties[-1:]) for each, value in pairs]
     other = {} if reference.trainer == candidate.trainer else {"other": reference.trainer}
     return ReportedLoss(key, seen, right, values).mistakes(**other)
+
+
+def _after_update(losses: Sequence[Losses], reported: Sequence[float]) -> list[Named]:
+    """The cause of training losses that are those of the batches after their update."""
+    pairs = zip(losses, reported, strict=True)
+    if not all(each.after and same(value, np.average(each.after, weights=each.examples)) for each, value in pairs):
+        return []
+    first = {"epoch": 1, "value": reported[0], "expected": losses[0].mean}
+    return [(AFTER, Measurement.of("loss-after-update", metric="loss", **first))]
 
 
 def evidence_on_numbers(
@@ -351,13 +361,7 @@ def evidence_on_numbers(
     reported, of_reference = (
         {epoch: logs["loss"] for epoch, logs in side.logs.items() if "loss" in logs} for side in (candidate, reference)
     )
-    known = reported and all(epoch in losses and losses[epoch].after for epoch in reported)
-    after = {epoch: np.average(losses[epoch].after, weights=losses[epoch].examples) for epoch in reported if known}
     others = {name for name in differing if not name.startswith("val_")}
-    if known and all(same(value, after[epoch]) for epoch, value in reported.items()):
-        epoch, value = next(iter(reported.items()))
-        found.append(Measurement.of("loss-after-update", epoch=epoch, value=value, expected=losses[epoch].mean))
-        others.discard("loss")
     for side, values in ((candidate, reported), (reference, of_reference)) if "loss" in others else ():
         if values and all(not value and epoch in losses and losses[epoch].mean for epoch, value in values.items()):
             found.append(Measurement.of("loss-never-updated", side=side.trainer, epoch=min(values)))

@@ -382,7 +382,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "loss-never-updated": "{side} reports 0 as the loss of epoch {epoch}, and the losses of its steps are not 0: "
     "nothing updates the metric that it is read from; a train_step does so itself, with update_state(loss) of the "
     "metric of self.metrics that is called loss",
-    "loss-after-update": "loss in epoch {epoch} is {value:.6g}, the mean of the losses that the batches have after "
+    "loss-after-update": "{metric} in epoch {epoch} is {value:.6g}, the mean of the losses that the batches have after "
     "their update; before it, as fit reports it, it is {expected:.6g}",
     "called-again": "{side} calls the model again with the examples of a step after its update ({steps} of {of} "
     "steps); numbers of these predictions are those of the updated weights, and fit's are not",

@@ -137,6 +137,7 @@ BUGS = [
     bug("NeverReset", reporting=("metrics-not-reset",)),
     bug("MeanOfBatches", reporting=("loss-averaged-over-batches",)),
     bug("LastBatch", reporting=("last-batch-only",)),
+    bug("NumbersAfterUpdate", reporting=("metrics-after-update",)),
     bug("SharesReported", reporting=("loss-not-reduced",), least=2),
     bug("SharesSummed", reporting=("loss-not-reduced",), least=2),
     bug("PenaltyNotReported", reporting=("loss-without-regularization",), needs=("regularize",)),

@@ -170,6 +170,14 @@ class LastBatch(InPython):
         return self.kept[-1]
 
 
+class NumbersAfterUpdate(Loop):
+    """Computed anew, with the weights that the update has made."""
+
+    def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        predictions = self.predict(x)
+        return super().record(self.validation_loss(y, predictions, weight), x, y, predictions, weight)
+
+
 class SharesReported(Loop):
     def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
         return super().record(loss / self.replicas, x, y, predictions, weight)

@@ -56,6 +56,7 @@ STAGES = {
     "metric-differs": Stage("OtherAccuracy", "trap_tasks:mlp"),
     "loss-averaged-over-batches": Stage("MeanOfBatches", examples=964),
     "last-batch-only": Stage("LastBatch"),
+    "metrics-after-update": Stage("NumbersAfterUpdate"),
     "loss-without-regularization": Stage("PenaltyNotReported", "regularized"),
     "loss-not-reduced": Stage("SharesReported"),
     "validation-loss-without-regularization": Stage("ValidationWithoutPenalty", "regularized"),

@@ -95,6 +95,12 @@ def _dropped(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
             yield Variant({"chosen": count}, seen, measured=True)
 
 
+def _after_update(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+    if case.part == "train":  # the accuracy of few examples may be the same by chance
+        yield Variant({"after": "inference"}, _of(case, "after-update"), measured=True)
+        yield Variant({"after": "training"}, _of(case, "after-update", training=True), measured=True)
+
+
 def _one_replica(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.replicas > 1:
         for replica in range(case.replicas):
@@ -109,9 +115,6 @@ def _unweighted(case: ReportedMetric, formula: MetricFormula) -> Iterable[Varian
 
 def said(case: ReportedMetric) -> Iterable[Variant]:
     """Variants that are said as evidence, without a cause in the catalogue."""
-    if case.part == "train":
-        yield Variant({"after": "inference"}, _of(case, "after-update"))
-        yield Variant({"after": "training"}, _of(case, "after-update", training=True))
     if case.of_output:
         yield Variant({"per": "examples"}, _of(case, "mean-over-examples"))
     if not case.is_loss and case.broadcastable:
@@ -307,6 +310,19 @@ CAUSES = (
         },
         of_each_metric=True,
         formula=_last_batch,
+    ),
+    ReportingCause(
+        id="metrics-after-update",
+        symptom="Training is identical, but the reported loss is as if the loop were a step ahead of fit.",
+        explanation="The loop calls the model again after the update, and computes the loss or metrics with the new "
+        "weights. fit reports those of the forward pass whose gradients it applies.",
+        wrong="optimizer.apply_gradients(zip(gradients, variables))\n"
+        "loss_metric.update_state(loss_object(y, model(x)))",
+        remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
+        "# the loss whose gradients are taken, and metric.update_state(y, predictions) with its predictions",
+        remedies={ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
+        of_each_metric=True,
+        formula=_after_update,
     ),
     ReportingCause(
         id="loss-not-reduced",
