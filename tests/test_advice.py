@@ -479,7 +479,8 @@ ADVICE = [
         "predictions = model(x, training=False)\n"
         "again = tf.reduce_mean(loss_object.call(y, predictions)) + tf.add_n(model.losses)\n"
         "loss_metric.update_state(again, sample_weight=tf.shape(y)[0])",
-        REPORT_LOSS,
+        "loss_metric.update_state(taped * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])",
+        around={"penalty": PENALTY + "\ntaped = loss"},
     ),
     Advice(
         "metric-differs",

@@ -243,7 +243,7 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     assert told.endswith("; losses and metrics were not compared, since the two report none in common")
     nothing = dataclasses.replace(same, reporting=Reporting(None, {}))
     assert sentences.unreported(nothing, "scripts") == (
-        "No loss or metric of either was seen at the end of an epoch. To compare some, read the result() of Keras "
+        "No loss or metric was seen of both at the end of the same epoch. To compare some, read the result() of Keras "
         "metrics at the end of each "
         "epoch, or add there, with the means over it: import compare; compare.report(epoch=…, loss=…)"
     )
@@ -1296,6 +1296,8 @@ def test_numbers_that_differ_beside_those_that_a_cause_names_are_said_to() -> No
     assert sentences.more_may_follow(same, "scripts").startswith("val_loss, accuracy differ too, and nothing")
     gaps["accuracy"] = MetricGap(0.0, 1)
     assert sentences.more_may_follow(same, "run").startswith("val_loss differs too, and nothing that is named")
+    besides = replace(same, evidence=("loop calls the model again",))
+    assert sentences.more_may_follow(besides, "run").startswith("val_loss differs too, and what is said besides may")
     gaps["val_loss"] = MetricGap(1e-7, 1, only_rounding=True)
     assert sentences.more_may_follow(same, "scripts") == ""
     assert sentences.more_may_follow(dataclasses.replace(same, causes=()), "scripts") == ""

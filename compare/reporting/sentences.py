@@ -212,9 +212,8 @@ def unreported(comparison: Comparison, scope: str) -> str:
         )
         compared = comparison.training.steps_compared and not _of_another_training(comparison)
         if compared and not comparison.reporting.metrics and not comparison.failure:
-            return (
-                f"No loss or metric of either was seen at the end of an epoch. To compare some, {how.format('loss=…')}"
-            )
+            more = f"To compare some, {how.format('loss=…')}"
+            return f"No loss or metric was seen of both at the end of the same epoch. {more}"
         call = f"in {candidate} {how.format(', '.join(f'{name}=…' for name in missing))}"
     else:
         call = f"add to {candidate}: run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})"
@@ -341,8 +340,11 @@ def more_may_follow(comparison: Comparison, scope: str) -> str:
     gaps = comparison.reporting.metrics.items() if named and comparison.reporting.verdict == DIFFERENT else ()
     left = [name for name, gap in gaps if gap.differs]
     others = [name for name in left if name not in told]
-    differ = f"{some(others)} differ{'s' * (len(others) == 1)} too, and nothing that is named explains it"
-    return f"{differ}: run this again once the rest is mended" if told and others else ""
+    if not told or not others:
+        return ""
+    explained = "what is said besides may explain it" if comparison.evidence else "nothing that is named explains it"
+    differ = f"{some(others)} differ{'s' * (len(others) == 1)} too, and {explained}"
+    return f"{differ}: run this again once the rest is mended"
 
 
 def of_numbers(comparison: Comparison, cause: Finding) -> bool:

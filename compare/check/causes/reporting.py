@@ -318,9 +318,13 @@ CAUSES = (
         "weights. fit reports those of the forward pass whose gradients it applies.",
         wrong="optimizer.apply_gradients(zip(gradients, variables))\n"
         "loss_metric.update_state(loss_object(y, model(x)))",
-        remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
-        "# the loss whose gradients are taken, and metric.update_state(y, predictions) with its predictions",
-        remedies={ALONE: MEAN_OF_EXAMPLES, DIVIDED: UNDIVIDED},
+        remedy="loss_metric.update_state(taped * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
+        "# taped: the loss that tape.gradient is taken of; other metrics get the predictions that it is made from",
+        remedies={
+            ALONE: "loss_metric.update_state(taped, sample_weight=tf.shape(y)[0])\n"
+            "# taped: the loss that tape.gradient is taken of; other metrics get the predictions that it is made from",
+            DIVIDED: UNDIVIDED,
+        },
         of_each_metric=True,
         formula=_after_update,
     ),
