@@ -1296,7 +1296,7 @@ def test_numbers_that_differ_beside_those_that_a_cause_names_are_said_to() -> No
     assert sentences.more_may_follow(same, "scripts").startswith("val_loss, accuracy differ too, and nothing")
     gaps["accuracy"] = MetricGap(0.0, 1)
     assert sentences.more_may_follow(same, "run").startswith("val_loss differs too, and nothing that is named")
-    besides = replace(same, evidence=("loop calls the model again",))
+    besides = dataclasses.replace(same, evidence=("loop calls the model again",))
     assert sentences.more_may_follow(besides, "run").startswith("val_loss differs too, and what is said besides may")
     gaps["val_loss"] = MetricGap(1e-7, 1, only_rounding=True)
     assert sentences.more_may_follow(same, "scripts") == ""
