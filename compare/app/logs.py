@@ -25,9 +25,9 @@ from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
 from compare.verdict.exact import metric_names, paired_names
-from compare.verdict.logged import compare_logs, epochs_of, in_common, of_one_seed
+from compare.verdict.logged import compare_logs, epochs_of, in_common
 from compare.verdict.model import Verdict
-from compare.verdict.seeds import DEFAULT_MARGINS, Margin
+from compare.verdict.seeds import DEFAULT_MARGINS, Margin, of_one_seed
 
 NOTE = "Curves only: the weights were not seen, so the verdict is never identical."
 

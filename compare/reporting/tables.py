@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count
 
 from rich.cells import cell_len
@@ -14,7 +13,7 @@ from rich.table import Table
 from compare.records import Record, shortest
 from compare.reporting.numbers import difference, interval, signed_gap
 from compare.reporting.terminal import columns_of, tell, verbatim
-from compare.verdict.exact import metric_names, paired_names
+from compare.verdict.exact import metric_names, named_as
 from compare.verdict.model import Comparison
 
 MOST_EPOCHS = 12
@@ -27,7 +26,7 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
     What a candidate reports by another name is in the column of the reference's. Of many epochs, it shows the first,
     the last, every n-th and the first with a gap; its caption says so.
     """
-    candidates = [_named_as(reference, record) for record in candidates]
+    candidates = [named_as(reference, record) for record in candidates]
     metrics = list(dict.fromkeys(name for record in [reference, *candidates] for name in metric_names(record)))
     blocks: dict[int, list[list[str]]] = {}
     for epoch in sorted(set().union(*(record.logs for record in [reference, *candidates]))):
@@ -70,15 +69,6 @@ def _aligned(column: Sequence[str]) -> list[str]:
     width = max(cell_len(name), before + after)
     cells = [f"{part[0]:>{before}}{part[1]:<{after}}" for part in parts]
     return [" " * (width - cell_len(name)) + name, *(cell.rjust(width) for cell in cells)]
-
-
-def _named_as(reference: Record, candidate: Record) -> Record:
-    """The candidate's record, with the reference's name of each number that both report."""
-    names = {other: name for name, other in paired_names(reference, candidate).items()}
-    logs = {
-        epoch: {names.get(name, name): value for name, value in own.items()} for epoch, own in candidate.logs.items()
-    }
-    return replace(candidate, logs=logs)
 
 
 def study_table(comparisons: Sequence[Comparison]) -> Table:

@@ -240,6 +240,15 @@ def paired_names(reference: Record, candidate: Record) -> dict[str, str]:
     return pairs
 
 
+def named_as(reference: Record, candidate: Record) -> Record:
+    """The candidate's record, with the reference's name of each number that both report."""
+    names = {other: name for name, other in paired_names(reference, candidate).items()}
+    logs = {
+        epoch: {names.get(name, name): value for name, value in own.items()} for epoch, own in candidate.logs.items()
+    }
+    return replace(candidate, logs=logs)
+
+
 def reported_by_both(reference: Record, candidate: Record) -> list[tuple[int, str, float, float]]:
     """The numbers that both report: the epoch, the reference's name, the reference's value and the candidate's."""
     pairs = paired_names(reference, candidate)

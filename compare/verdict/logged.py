@@ -9,7 +9,7 @@ from compare.records import Record, shortest
 from compare.verdict import exact
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import ALIKE, INCONCLUSIVE
-from compare.verdict.seeds import Margin, study
+from compare.verdict.seeds import Margin, of_one_seed, study
 
 DIGITS = 6
 """The significant digits from which on equal losses are no coincidence; a number rounded for reading has fewer."""
@@ -113,26 +113,13 @@ def _digits(value: float) -> int:
     return len(shortest(value).partition("e")[0].replace(".", "").lstrip("-0"))
 
 
-def of_one_seed(reference: Sequence[Record], candidate: Sequence[Record]) -> list[tuple[Record, Record]]:
-    """The records of both sides in pairs, by their seed; what has no partner is left out."""
-    others = {record.seed: record for record in candidate}
-    return [(record, others[record.seed]) for record in reference if record.seed in others]
-
-
 def in_common(pairs: Sequence[tuple[Record, Record]]) -> tuple[list[Record], list[Record]]:
     """The records of each side, under the reference's names, with the numbers that both sides have.
 
     What no log of a side has in an epoch is no difference. What some of its logs lack is: those may be the ones that
     went wrong.
     """
-    of_reference = [{other: name for name, other in exact.paired_names(*pair).items()} for pair in pairs]
-    renamed = [
-        replace(candidate, logs={
-            epoch: {own.get(name, name): value for name, value in row.items()} for epoch, row in candidate.logs.items()
-        })
-        for (_, candidate), own in zip(pairs, of_reference, strict=True)
-    ]  # fmt: skip
-    sides = [record for record, _ in pairs], renamed
+    sides = [reference for reference, _ in pairs], [exact.named_as(*pair) for pair in pairs]
     places = [{(epoch, name) for each in side for epoch, row in each.logs.items() for name in row} for side in sides]
     both = places[0] & places[1]
 

@@ -100,9 +100,7 @@ def study(
         candidate: the candidate's records; only seeds that both have are paired.
         margins: the metrics to test and their margins; metrics that one side never reports are skipped.
     """
-    expected, actual = ({record.seed: record for record in records} for records in (reference, candidate))
-    seeds = sorted(expected.keys() & actual.keys())
-    pairs = [(expected[seed], actual[seed]) for seed in seeds]
+    pairs = sorted(of_one_seed(reference, candidate), key=lambda pair: pair[0].seed)
     samples: list[tuple[Margin, int, np.ndarray, bool]] = []
     for margin in margins:
         by_epoch = {
@@ -120,7 +118,13 @@ def study(
     tests = tuple(_test(margin, epoch, values, len(samples), whole) for margin, epoch, values, whole in samples)
     names = " or ".join(margin.metric for margin in margins)
     reason = "" if tests else f"the trainers do not both report {names}; choose the metric with --margin"
-    return Study(worst([test.verdict for test in tests]), len(seeds), tests, reason=reason)
+    return Study(worst([test.verdict for test in tests]), len(pairs), tests, reason=reason)
+
+
+def of_one_seed(reference: Sequence[Record], candidate: Sequence[Record]) -> list[tuple[Record, Record]]:
+    """The records of both sides in pairs, by their seed; what has no partner is left out."""
+    others = {record.seed: record for record in candidate}
+    return [(record, others[record.seed]) for record in reference if record.seed in others]
 
 
 def _value(record: Record, epoch: int, metric: str) -> float | None:
