@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.data import SAMPLE, Array, read_fashion_mnist
-from compare.experiment import Experiment, nothing
-from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer, from_sample
+from compare.experiment import nothing
+from compare.experiments.fashion_mnist import from_sample, on_sample
 
 KEPT = 0.75 ** np.arange(10)
 """Fraction of the images of each class that is kept."""
@@ -61,13 +61,11 @@ def build_model() -> tf.keras.Model:
     )
 
 
-weighted = Experiment(
-    name="weighted",
+weighted = on_sample(
+    "weighted",
+    build_model,
     load_data=partial(from_sample, weighted_long_tail),
-    build_model=build_model,
-    build_loss=build_loss,
-    build_optimizer=build_optimizer,
-    build_metrics=build_metrics,
+    prepare=None,
     # Every class has the same weight in this accuracy, because sample weights balance the classes.
     build_weighted_metrics=lambda: [tf.keras.metrics.SparseCategoricalAccuracy(name="balanced_accuracy")],
     data_source=f"classes of 600 to 45 images, from the {SAMPLE.description}",
