@@ -42,7 +42,6 @@ from compare.records import (
     EpochRecord,
     MetricsFile,
     Recorder,
-    RecordError,
     StepRecord,
     Variable,
     read_costs,
@@ -1282,11 +1281,6 @@ def test_a_page_says_why_there_is_no_timeline(tmp_path: Path) -> None:
     folder = recorded.different(tmp_path / "run")
     shutil.rmtree(folder / "records")
     assert "records of the weights are no longer in this folder" in Page(html.write(folder)).text
-
-
-def test_a_picture_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError):
-        plots.draw(tmp_path)
 
 
 def test_numbers_that_differ_beside_those_that_a_cause_names_are_said_to() -> None:

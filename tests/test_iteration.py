@@ -14,9 +14,9 @@ import pytest
 import tasks
 from against_fit import task_of
 from recorded import by_place
+from test_thresholds import record
 
 import compare
-from compare.engine import preflight
 from compare.engine.costs import CostMeter
 from compare.execution import Execution
 from compare.options import request
@@ -277,15 +277,9 @@ def test_the_sentence_for_identical_counts_calls_and_steps(train: Train) -> None
 
 
 def test_a_step_that_one_trainer_never_makes_is_a_difference() -> None:
-    def record(name: str, steps: list[int]) -> Record:
-        from compare.records import Variable, step_dtype
-
-        rows = np.zeros(len(steps) + 2, step_dtype(1, 1))
-        for row, step in zip(rows, [INITIAL, *steps, EPOCH_END], strict=True):
-            row["epoch"], row["step"], row["hashes"] = 1, step, step + 2
-        return Record(name, 0, (Variable("w", (1,), "float32"),), rows, {}, Path("/nonexistent"))
-
-    training = compare_records(record("fit", [2, 4, 6]), record("loop", [1, 2, 3, 4])).training
+    fit, loop = record("fit", *range(7)), record("loop", *range(5))
+    fit = replace(fit, steps=fit.steps[np.isin(fit.steps["step"], (INITIAL, 2, 4, 6, EPOCH_END))])
+    training = compare_records(fit, loop).training
     assert training.verdict == DIFFERENT and training.first_difference is not None
     assert training.first_difference.step == 6 and training.reason == "loop has no step 6 in epoch 1"
 
@@ -327,19 +321,6 @@ def test_the_default_is_an_iterator_except_for_single_steps_of_several_processes
     assert request(strategy="multi-worker", workers=2, steps_per_execution=2).execution == TWO
     assert request(steps_per_execution=2).execution == TWO
     assert request(iteration="function", jit=True).execution == Execution("function", 1, True)
-
-
-def test_preflight_finds_what_cannot_run() -> None:
-    facts = preflight.Facts("mirrored", 3, ["fit", "loop"], 2, 1, (64, 64), 32)
-
-    def found(**changes: Any) -> list[str]:
-        return [finding.id for finding in preflight.problems(replace(facts, **changes))]
-
-    assert found() == []
-    assert found(steps_per_execution=2) == ["fit-steps-per-execution-keras-3"]
-    assert found(steps_per_execution=2, keras=2) == found(steps_per_execution=2, replicas=1) == []
-    assert found(jit_compile=True) == ["jit-several-replicas"]
-    assert found(jit_compile=True, replicas=1) == []
 
 
 def test_what_preflight_finds_cannot_run_indeed(train: Train) -> None:

@@ -215,11 +215,6 @@ def test_a_number_that_follows_from_lost_weights_is_no_second_difference() -> No
     assert comparison.reporting.verdict is None
 
 
-def test_a_lost_number_is_shown_as_such() -> None:
-    comparison = compare_records(record("fit", logs=[{"loss": 0.5}]), record("loop", logs=[{"loss": NAN}]))
-    assert differing_numbers(comparison.reporting.metrics) == "loss (NaN or infinite, in epoch 1)"
-
-
 def test_a_number_that_is_lost_on_both_sides_has_no_gap() -> None:
     assert [signed_gap(*pair) for pair in ((NAN, NAN), (INF, INF), (0.5, 0.75), (None, NAN))] == [
         "0",

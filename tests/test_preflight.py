@@ -82,6 +82,13 @@ def test_keras_3_fit_cannot_take_strings_on_several_replicas():
         assert "fit-text-several-replicas" not in found(text=True, **fine)
 
 
+def test_what_one_call_of_several_replicas_cannot_run():
+    assert list(found(steps_per_execution=2)) == ["fit-steps-per-execution-keras-3"]
+    assert found(steps_per_execution=2, keras=2) == found(steps_per_execution=2, replicas=1) == {}
+    assert list(found(jit_compile=True)) == ["jit-several-replicas"]
+    assert found(jit_compile=True, replicas=1) == {}
+
+
 def test_what_fit_cannot_run_is_reported_before_training(tensorflow, tmp_path):
     options = {"replicas": 2, "batch_size": 32, "reports": tmp_path, "name": "run", "quiet": True}
     result = compare.run(tasks.experiment(train=64, validation=33), **options)

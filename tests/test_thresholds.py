@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,6 @@ from compare.verdict.rounding import Noise, first_beyond, unlikely, wanted_twins
 from compare.verdict.seeds import Margin, study
 from compare.watch.seen import CloseUp, Event
 
-W = Variable("w", (1,), "float32")
-
 
 def record(
     trainer: str,
@@ -42,7 +41,8 @@ def record(
     for row, step, value in zip(steps, [*range(len(values)), EPOCH_END], [*values, values[-1]], strict=True):
         row["epoch"], row["step"] = 1, step
         row["hashes"], row["projections"] = value.view(np.uint64)[:, None], value[:, None]
-    return Record(trainer, seed, (W,) * values.shape[1], steps, logs or {}, Path("/nonexistent"))
+    variables = tuple(Variable(f"v{i}", (1,), "float32") for i in range(values.shape[1]))
+    return Record(trainer, seed, variables, steps, logs or {}, Path("/nonexistent"))
 
 
 # Rounding: a gap is explained by up to 100 times that of the noise twins
@@ -205,13 +205,15 @@ def judged(
     strategy: str = "default",
     workers: int = 1,
     twins: Sequence[Record] = (),
+    earlier: Sequence[Record] = (),
+    options: Mapping[str, Any] = MappingProxyType({}),
     **run: Any,
 ) -> Verdict:
     devices: Any = {"name": strategy, "class": "", "replicas": 1, "workers": workers, "global_batch_size": 1,
                     "devices": []}  # fmt: skip
-    given = RunJson(folder=Path("/nonexistent"), options={"margin": None, "keep": [], **run.pop("options", {})},
-                    trainers=["fit", "loop"], strategy=devices, **run)  # fmt: skip
-    recorded = Recorded(given, records)
+    run = {"trainers": ["fit", "loop"], "strategy": devices, **run}
+    given = RunJson(folder=Path("/nonexistent"), options={"margin": None, "keep": [], **options}, **run)
+    recorded = Recorded(given, records, earlier)
     return judge(replace(recorded, twins={pairs(recorded)[0].exactly.twins: twins}))
 
 

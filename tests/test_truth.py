@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 import tasks
 from eager import Eager
+from test_thresholds import record
 
 import compare
 from compare.errors import RequestError
-from compare.records import EPOCH_END, INITIAL, PROJECTIONS, Record, Variable, step_dtype
 from compare.reporting.sentences import truth_sentence
 from compare.verdict.float64 import distances
 from compare.verdict.model import Comparison, Difference, Reporting, Training
@@ -88,17 +87,8 @@ def test_a_float64_run_that_fails_costs_no_verdict(tensorflow, tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
-def record(name, ends):
-    """A record of one weight that starts at 0; ``ends`` are its projections after each step."""
-    places = [INITIAL, *range(1, len(ends) + 1), EPOCH_END]
-    steps = np.zeros(len(ends) + 2, step_dtype(1, 1))
-    for row, step, value in zip(steps, places, [0, *ends, ends[-1]], strict=True):
-        row["epoch"], row["step"], row["projections"] = 1, step, np.full((1, PROJECTIONS), value)
-    return Record(name, 0, (Variable("w", (1,), "float32"),), steps, {}, stem=None)
-
-
 def test_distances_are_relative_and_taken_where_the_trainers_diverge():
-    truth, fit, loop = record("truth", [2.0, 4.0]), record("fit", [2.0, 4.0]), record("loop", [2.0, 5.0])
+    truth, fit, loop = record("truth", 0, 2, 4), record("fit", 0, 2, 4), record("loop", 0, 2, 5)
     parting = Comparison("loop", Training("different", None, Difference(1, 2), 1), Reporting(None, {}))
     found = distances(truth, [fit, loop], [parting])
     assert [(each.epoch, each.step) for each in found.after] == [(1, 1), (1, 2), (1, None)]
@@ -119,7 +109,7 @@ def test_distances_are_relative_and_taken_where_the_trainers_diverge():
     ],
 )
 def test_of_trainers_that_are_identical_it_is_said_whether_both_are_off(last, conclusion):
-    truth, fit, loop = record("truth", [2.0, 4.0]), record("fit", [2.0, last]), record("loop", [2.0, last])
+    truth, fit, loop = record("truth", 0, 2, 4), record("fit", 0, 2, last), record("loop", 0, 2, last)
     same = Comparison("loop", Training("identical", 0.0, None, 2), Reporting(None, {}))
     found = distances(truth, [fit, loop], [same])
     assert found.off is None and truth_sentence(found).endswith(conclusion)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from recorded import as_json
+from test_thresholds import judged
+from test_thresholds import record as in_memory
 from xxhash import xxh3_64_intdigest
 
 from compare.records import (
@@ -29,16 +31,14 @@ from compare.records import (
     in_time,
     read_json,
     read_records,
-    step_dtype,
     write_json,
 )
 from compare.records import model as records
 from compare.records.codec import decode
-from compare.records.run_json import RunJson
 from compare.reporting import sentences
 from compare.reporting.sentences import sentence, where
 from compare.verdict.exact import _lacking, compare_records, noise_start, paired_steps, rests, within_rounding
-from compare.verdict.judge import Pair, Recorded, _with_variables, judge, with_noise
+from compare.verdict.judge import Pair, _with_variables, with_noise
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training, Verdict
 from compare.verdict.outcomes import EXIT_STATUS, FROM_BEST, worst
 from compare.verdict.rounding import _moved_by_rounding, measure, twin_name
@@ -547,11 +547,6 @@ def test_a_gap_that_closes_again_is_not_forgotten(train: Train) -> None:
     assert training.verdict == "different"
 
 
-def test_weights_that_are_no_number_on_one_side_are_no_rounding(train: Train) -> None:
-    assert held(train, {(2, 1): add(math.nan)}).verdict == "different"
-    assert held(train, {(2, 1): add(math.inf)}).verdict == "different"
-
-
 def test_twins_that_were_not_trained_to_the_end_tell_as_far_as_they_go(train: Train) -> None:
     def verdict(edits: Mapping[Place, Edit], *lengths: Sequence[int]) -> str:
         reference, candidate = train("fit"), train(edits=edits)
@@ -653,25 +648,15 @@ def test_weights_that_only_rounding_moves_are_named(
 
 
 @pytest.mark.parametrize(("moved", "moves"), [(5.0, ("v0",)), (12.0, ())])
-def test_a_variable_that_noise_moves_far_beyond_most_is_moved_by_rounding(
-    tmp_path: Path, moved: float, moves: tuple[str, ...]
-) -> None:
+def test_a_variable_that_noise_moves_far_beyond_most_is_moved_by_rounding(moved: float, moves: tuple[str, ...]) -> None:
     """A bias before a batch normalization is pulled, too; its noise is still a large share of the way it went.
 
     A variable that is not trained has noise in a twin alone.
     """
-    variables = tuple(Variable(f"v{i}", (4,), "float32") for i in range(5))
-
-    def recorded(name: str, first: float) -> Record:
-        rows = np.zeros(3, step_dtype(5, 1))
-        rows["epoch"], rows["step"] = 1, (0, 1, 2)
-        rows["projections"][1:] = 10.0
-        rows["projections"][1:, 0] = moved + first
-        rows["projections"][1:, 4] = 1e-7 * (name == "twin-1")
-        rows["hashes"] = np.round(rows["projections"][..., :1] * 1e6).astype(np.uint64)
-        return Record(name, 0, variables, rows, {}, tmp_path)
-
-    fit, twin, loop = recorded("fit", 0.0), recorded("twin-1", 1.0), recorded("loop", 2.0)
+    fit, twin, loop = (
+        in_memory(name, [0] * 5, *[[moved + first, 10, 10, 10, untrained]] * 2)
+        for name, first, untrained in (("fit", 0.0, 0.0), ("twin-1", 1.0, 1e-7), ("loop", 2.0, 0.0))
+    )
     assert _moved_by_rounding(fit, loop, twin, fit.keys, fit) == moves
 
 
@@ -738,10 +723,6 @@ def test_numbers_that_are_some_units_in_the_last_place_apart_may_be_rounding(
 @pytest.mark.parametrize("theirs", [{"loss": 0.5}, {**LOGS, "other": 1.0}])
 def test_a_number_that_one_side_lacks_is_not_compared(train: Train, theirs: Mapping[str, float]) -> None:
     assert within_rounding(train("fit"), train(logs=[LOGS, theirs]))
-
-
-def test_a_number_that_is_none_on_one_side_is_no_rounding(train: Train) -> None:
-    assert not within_rounding(train("fit"), train(logs=[LOGS, {**LOGS, "loss": math.nan}]))
 
 
 def test_an_equal_number_under_another_name_is_paired(train: Train) -> None:
@@ -819,23 +800,19 @@ def test_accumulated_steps_of_an_interrupted_first_epoch_are_not_held_against_up
     whole = [accumulating(train, "fit"), by_hand(train, "loop")]
     begun = [one.up_to((1, end)) for one, end in zip(whole, ends, strict=True)]
     assert [rests(one) for one in (*begun, train(steps=(3,)))] == [True, False, False]
-    given = RunJson(
-        folder=Path(), status="interrupted", trainers=["fit", "loop"], options={"epochs": 2, "margin": None, "keep": []}
-    )
-    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
-    verdict = judge(Recorded(replace(given, strategy=devices), begun))
+    verdict = judged(begun, status="interrupted", options={"epochs": 2})
     assert verdict.verdict == "inconclusive" and "once an epoch has ended" in verdict.comparisons[0].training.reason
+
+
+SINCE_LAST_WEEK = {"epochs": 2, "baseline": "reports/last-week"}
 
 
 def test_a_baseline_is_compared_with_every_seed(train: Train) -> None:
     """The worst one stands for all: that another seed is equal says nothing of it."""
     earlier = [replace(train("fit"), seed=seed) for seed in (0, 1)]
     now = [replace(train("fit", edits=edits), seed=seed) for seed, edits in ((0, None), (1, {(2, 1): add(0.5)}))]
-    options = {"epochs": 2, "margin": None, "keep": [], "baseline": "reports/last-week"}
-    given = RunJson(folder=Path(), status="finished", trainers=["fit"], options=options)
-    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
     for seeds, verdict, seed in ((now, "different", 1), (now[:1], "identical", None)):
-        (found,) = judge(Recorded(replace(given, strategy=devices), seeds, earlier)).comparisons
+        (found,) = judged(seeds, earlier=earlier, trainers=["fit"], options=SINCE_LAST_WEEK).comparisons
         assert (found.verdict, found.seed) == (verdict, seed)
 
 
@@ -843,23 +820,16 @@ def test_a_baseline_is_compared_with_every_seed(train: Train) -> None:
 def test_an_interrupted_run_is_compared_with_a_baseline_as_far_as_it_came(
     train: Train, end: int, verdict: str, steps: int
 ) -> None:
-    options = {"epochs": 2, "margin": None, "keep": [], "baseline": "reports/last-week"}
-    given = RunJson(folder=Path(), status="interrupted", trainers=["fit"], options=options)
-    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
-    (found,) = judge(
-        Recorded(replace(given, strategy=devices), [train("fit").up_to((1, end))], [train("fit")])
-    ).comparisons
+    given = {"status": "interrupted", "trainers": ["fit"], "options": SINCE_LAST_WEEK}
+    (found,) = judged([train("fit").up_to((1, end))], earlier=[train("fit")], **given).comparisons
     assert (found.verdict, found.training.steps_compared, found.recorded) == (verdict, steps, "last-week")
 
 
 def test_a_trainer_that_fails_is_no_difference_from_a_baseline(train: Train) -> None:
-    options = {"epochs": 2, "margin": None, "keep": [], "baseline": "reports/last-week"}
     failures = [{"side": "loop", "error": "ValueError", "what": "", "remedy": ""}]
-    given = RunJson(folder=Path(), status="finished", trainers=["fit", "loop"], options=options, failures=failures)
-    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
     now, earlier = ([train("fit"), each] for each in (train("loop").up_to((1, 1)), train("loop")))
-    judged = judge(Recorded(replace(given, strategy=devices), now, earlier))
-    verdicts = [(each.candidate, bool(each.against), each.verdict) for each in judged.comparisons]
+    found = judged(now, earlier=earlier, failures=failures, options=SINCE_LAST_WEEK).comparisons
+    verdicts = [(each.candidate, bool(each.against), each.verdict) for each in found]
     assert verdicts == [
         ("loop", False, "not-comparable"), ("fit", True, "identical"), ("loop", True, "not-comparable")
     ]  # fmt: skip
@@ -873,20 +843,18 @@ def test_an_interrupted_study_has_no_verdict_on_weights_that_differ_before_a_cau
     logs = [{"val_accuracy": 0.5}] * 2
     fits, loops = train("fit", logs=logs), train("loop", edits={(2, 1): add(1e-6)}, logs=logs)
     records = [replace(each, seed=seed) for each in (fits, loops) for seed in range(3)]
-    options = {"epochs": 2, "margin": ["val_accuracy=0.01"], "keep": []}
-    given = RunJson(folder=Path(), status=status, trainers=["fit", "loop"], options=options)
-    devices: Any = {"name": "default", "class": "", "replicas": 2, "workers": 1, "global_batch_size": 2, "devices": []}
-    found = judge(Recorded(replace(given, strategy=devices), records)).comparisons[0]
+    found = judged(records, status=status, options={"epochs": 2, "margin": ["val_accuracy=0.01"]}).comparisons[0]
     assert found.verdict == ("alike" if status == "finished" else "inconclusive")
     assert ("the run was interrupted before" in found.training.reason) == (status != "finished")
 
 
-def test_an_epoch_may_end_before_the_first_update(train: Train) -> None:
-    def idle(copies: Copies) -> None:
-        for weights in itertools.chain(*copies):
-            weights -= 1
+def undone(copies: Copies) -> None:
+    for weights in itertools.chain(*copies):
+        weights -= 1
 
-    fit = train("fit", steps=(2, 2), edits=dict.fromkeys([(1, 1), (1, 2), (2, 1)], idle))
+
+def test_an_epoch_may_end_before_the_first_update(train: Train) -> None:
+    fit = train("fit", steps=(2, 2), edits=dict.fromkeys([(1, 1), (1, 2), (2, 1)], undone))
     pair = paired_steps(fit, train("loop", steps=(0, 1)))
     assert compare_records(*pair).training == Training("identical", 0.0, None, 1, steps_made=2)
 
@@ -894,11 +862,6 @@ def test_an_epoch_may_end_before_the_first_update(train: Train) -> None:
 def test_only_idle_steps_are_left_out(train: Train) -> None:
     every, fewer = train("fit", steps=(4, 4)), train("loop", steps=(2, 2))
     assert paired_steps(every, fewer) == (every, fewer)
-
-    def undone(copies: Copies) -> None:
-        for weights in itertools.chain(*copies):
-            weights -= 1
-
     lacks_an_update = accumulating(train, "loop", more={(2, 4): undone})
     whole = by_hand(train, "fit")
     assert paired_steps(whole, lacks_an_update) == (whole, lacks_an_update)
