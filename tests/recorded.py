@@ -153,10 +153,15 @@ def finish(
     return folder
 
 
+def two(folder: Path, *, off_from: int | None = None, run: Mapping[str, Any] | None = None, **both: Any) -> Path:
+    """Fit and a loop, equal up to the optimizer step ``off_from``, both with the same number of epochs and steps."""
+    record(folder, "fit", **both)
+    record(folder, "loop", off_from=off_from, **both)
+    return finish(folder, **(run or {}))
+
+
 def identical(folder: Path) -> Path:
-    record(folder, "fit")
-    record(folder, "loop")
-    return finish(folder)
+    return two(folder)
 
 
 def different(folder: Path, **options: Any) -> Path:

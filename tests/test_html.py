@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import recorded
-from recorded import finish, record
+from recorded import finish, record, two
 from rich.console import Console
 
 import compare
@@ -147,25 +147,24 @@ def test_the_page_of_a_difference_tells_where_and_why(tmp_path: Path) -> None:
     assert "Epoch 2, step 2" in page.text and "dense/kernel" in page.text
     for id in ("loss-constant-denominator", "loss-averaged-over-batches"):
         cause = CATALOGUE[id]
-        said = re.sub(r"\s+", " ", page.text)
         for text in (id, cause.explanation, cause.wrong, cause.remedy, f"vidence of {id}"):
-            assert re.sub(r"\s+", " ", text) in said
+            assert re.sub(r"\s+", " ", text) in page.text
 
 
 def test_the_page_cites_the_users_own_line_where_it_was_seen(tmp_path: Path) -> None:
     verdict = read_verdict(recorded.different(tmp_path / "run") / "verdict.json")
     cause = next(cause for entry in verdict["comparisons"] for cause in entry["causes"])
     cause["source"] = {"file": "mine.py", "line": 14, "text": "loss = loss_fn(y, logits) < 1"}
-    text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
+    text = Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text
     assert "Your code, mine.py, line 14 loss = loss_fn(y, logits) < 1" in text
     beside_the_answer = f"Cause {cause['id']}: evidence of {cause['id']} (mine.py, line 14). "
     assert text.index(beside_the_answer) < text.index("Where do they diverge?")
     assert re.sub(r"\s+", " ", CATALOGUE[cause["id"]].wrong) not in text, "instead of an example"
     cause["source"]["shows"] = True
-    text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
+    text = Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text
     assert "Seen at mine.py, line 14" in text and "Your code" not in text and beside_the_answer not in text
     cause["source"]["instead"] = "loss = right(y, logits)"
-    text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
+    text = Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text
     assert "Write instead loss = right(y, logits)" in text
     assert re.sub(r"\s+", " ", cause["remedy"]) not in text, "which may use other names"
 
@@ -307,9 +306,7 @@ def test_a_comparison_of_scripts_that_failed_is_listed_with_the_error_and_its_lo
 
 
 def test_a_difference_without_a_known_cause_says_that_it_is_shown_above(tmp_path: Path) -> None:
-    record(tmp_path / "run", "fit")
-    record(tmp_path / "run", "loop", off_from=6)
-    page = Page(finish(tmp_path / "run") / "report.html").text
+    page = Page(two(tmp_path / "run", off_from=6) / "report.html").text
     assert "No known cause explains it. Where they diverge is shown above." in page
 
 
@@ -322,9 +319,7 @@ def test_the_timeline_is_zero_until_they_part_and_not_after(tmp_path: Path) -> N
 
 
 def test_step_n_is_drawn_at_n_and_the_initial_weights_at_0(tmp_path: Path) -> None:
-    record(tmp_path / "run", "fit", epochs=1, steps=15)
-    record(tmp_path / "run", "loop", epochs=1, steps=15, off_from=5)
-    page = page_model.page_of(finish(tmp_path / "run"))
+    page = page_model.page_of(two(tmp_path / "run", epochs=1, steps=15, off_from=5))
     overlaid = overlaid_gaps([("run", page["files"])])
     assert page["timeline"] is not None and overlaid is not None
     together = svg.content(overlaid)
@@ -369,9 +364,7 @@ def test_an_epoch_starts_with_its_first_step(tmp_path: Path) -> None:
 
 
 def test_of_many_steps_the_first_that_differs_is_still_drawn(tmp_path: Path) -> None:
-    record(tmp_path / "run", "fit", epochs=2, steps=3000)
-    record(tmp_path / "run", "loop", epochs=2, steps=3000, off_from=4321)
-    page = Page(finish(tmp_path / "run") / "report.html")
+    page = Page(two(tmp_path / "run", epochs=2, steps=3000, off_from=4321) / "report.html")
     stops = {name: rows[0][1] for _, name, rows in page.charts[0]}
     assert len(stops) <= weight_pictures.STOPS + 2 * weight_pictures.AROUND[0] + 2
     names = list(stops)
@@ -442,9 +435,7 @@ def test_a_weight_that_is_not_finite_has_a_shade_of_its_own(tmp_path: Path) -> N
 
 
 def test_readers_can_zoom_to_the_steps_around_the_first_difference(tmp_path: Path) -> None:
-    record(tmp_path / "run", "fit", epochs=2, steps=3000)
-    record(tmp_path / "run", "loop", epochs=2, steps=3000, off_from=4321)
-    timeline = page_model.page_of(finish(tmp_path / "run"))["timeline"]
+    timeline = page_model.page_of(two(tmp_path / "run", epochs=2, steps=3000, off_from=4321))["timeline"]
     assert timeline is not None
     stops = {name: x for x, name, _ in timeline["stops"]}
     _, hundred, ten = timeline["views"]
@@ -456,17 +447,10 @@ def test_readers_can_zoom_to_the_steps_around_the_first_difference(tmp_path: Pat
 
 
 def test_a_cause_is_told_in_the_numbers_of_the_run(tmp_path: Path) -> None:
-    record(tmp_path / "run", "fit", epochs=2, steps=5)
-    record(tmp_path / "run", "loop", epochs=2, steps=5, off_from=5)
-    data = {
-        "training_examples": 550,
-        "validation_examples": 64,
-        "source": "",
-        "training_sha256": "",
-        "validation_sha256": "",
-    }
-    causes = ["loss-constant-denominator", "loss-averaged-over-batches"]
-    said = Page(finish(tmp_path / "run", causes=causes, data=data) / "report.html").text
+    data = {"training_examples": 550, "validation_examples": 64, "source": "", "training_sha256": "",
+            "validation_sha256": ""}  # fmt: skip
+    run = {"causes": ["loss-constant-denominator", "loss-averaged-over-batches"], "data": data}
+    said = Page(two(tmp_path / "run", epochs=2, steps=5, off_from=5, run=run) / "report.html").text
     assert "after step 5 of epoch 1, the last of the epoch, whose batch has 38 examples instead of 128" in said
     assert "Reported where they differ most: loss of epoch 1: fit 1.0 and loop 1.0625" in said
 
@@ -642,8 +626,7 @@ def test_a_name_is_said_to_be_omitted_where_there_was_one(omitted: list[str], sa
 
 
 def test_all_runs_are_listed_the_newest_first_and_damaged_ones_too(tmp_path: Path) -> None:
-    record(tmp_path / "old", "fit"), record(tmp_path / "old", "loop")
-    finish(tmp_path / "old", started="2026-01-01T00:00:00+00:00")
+    two(tmp_path / "old", run={"started": "2026-01-01T00:00:00+00:00"})
     recorded.different(tmp_path / "new one", started="2026-03-01T00:00:00+00:00")
     finish(tmp_path / "stopped", ("fit", "loop"), failure=recorded.Failure("fit", "no", "yes"))
     (tmp_path / "stopped" / "verdict.json").write_text("{")
@@ -718,9 +701,7 @@ def test_options_of_several_runs_are_compared_by_what_they_mean(tmp_path: Path) 
     for number, options in enumerate(
         [asked, {**older, "experiment": "/a/task.py"}, {**asked, "trainers": ["fit", "/b/loop.py:L"]}]
     ):
-        record(tmp_path / str(number), "fit")
-        record(tmp_path / str(number), "loop")
-        finish(tmp_path / str(number), options={**options, "name": "same"})
+        two(tmp_path / str(number), run={"options": {**options, "name": "same"}})
     page = Page(html.write_together([tmp_path / str(number) for number in range(3)], tmp_path / "all.html"))
     (differing,) = [row for row in page.rows if row[0].startswith("--")]
     assert differing == ["--trainers", "fit /a/loop.py:L", "fit /a/loop.py:L", "fit /b/loop.py:L"]
@@ -743,9 +724,7 @@ def test_the_list_shows_names_that_no_cause_is_known_and_the_page_of_several_run
 
 def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) -> None:
     for name, epochs in (("short", 2), ("long", 8)):
-        record(tmp_path / name, "fit", epochs=epochs)
-        record(tmp_path / name, "loop", epochs=epochs)
-        finish(tmp_path / name)
+        two(tmp_path / name, epochs=epochs)
     runs = [(name, page_model.page_of(tmp_path / name)["files"]) for name in ("short", "long")]
     for chart, lengths in ((pictures.overlaid_metric(runs, "loss"), [2, 8]), (overlaid_gaps(runs), [8, 32])):
         assert chart is not None
@@ -1141,9 +1120,7 @@ def test_the_first_step_and_the_peak_of_memory_are_taken_down_and_shown(tmp_path
     ("epochs", "told"), [(1, "first epoch only"), (2, "one later epoch only"), (4, "0.5 to 1.0 s, 3 epochs")]
 )
 def test_times_have_their_spread_and_one_epoch_says_so(tmp_path: Path, epochs: int, told: str) -> None:
-    record(tmp_path / "run", "fit", epochs=epochs)
-    record(tmp_path / "run", "loop", epochs=epochs)
-    page = Page(finish(tmp_path / "run") / "report.html")
+    page = Page(two(tmp_path / "run", epochs=epochs) / "report.html")
     (fit,) = [row for row in page.rows if row[0] == "fit" and len(row) == 8]
     assert told in fit[1]
     assert (fit[1] == told) == ("too few epochs for times that can be compared" in page.text) == (epochs < 3)

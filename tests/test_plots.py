@@ -160,10 +160,7 @@ def test_a_gap_of_zero_lies_on_the_marked_baseline_and_the_smallest_other_does_n
 
 def weight_gaps(folder: Path) -> Figure:
     """The picture of a recorded run whose second trainer differs from step 2 of epoch 2 on."""
-    recorded.record(folder, "fit")
-    recorded.record(folder, "loop", off_from=6)
-    recorded.finish(folder)
-    fig = plots.figure_of(folder)
+    fig = plots.figure_of(recorded.two(folder, off_from=6))
     assert fig is not None
     return fig
 
