@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from compare.engine.data import DEBIAN_FOLDER, keras_cache
-from scripts import measure
+from scripts import measure, tables
 from scripts.pages import benchmark
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -31,12 +26,10 @@ def data_dir() -> Path:
 def test_a_comparison_is_measured_beside_the_tutorial(data_dir: Path, tmp_path: Path) -> None:
     programs = ["main-job", "yardstick", "tutorial", "bare-fit", "both-at-once"]
     options = ["--rounds", "1", "--epochs", "2", "--train-examples", "200", "--only", *programs]
-    command = [sys.executable, "scripts/benchmark.py", *options, "--data-dir", str(data_dir), "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    options += ["--data-dir", str(data_dir), "--out", str(tmp_path)]
+    done = measure.run("scripts/benchmark.py", *options, limit=300)
 
-    with open(tmp_path / "benchmark.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = tables.read(tmp_path / "benchmark.csv").to_dict("records")
     assert [row["program"] for row in rows] == programs
     ours, yardstick, tutorial, bare, _ = rows
     assert all(float(row[figure]) > 0 for row in rows for figure in ("wall_seconds", "peak_mib"))
@@ -48,7 +41,7 @@ def test_a_comparison_is_measured_beside_the_tutorial(data_dir: Path, tmp_path: 
     assert re.match(r"4/4 - .* loss: ", bare["said"]), "200 images in batches of 64"
 
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert page in done.stdout
+    assert page.rstrip() in "\n".join(line.text for line in done.lines)
     for ratio in ("yardstick", "both-at-once", "(tutorial + bare-fit)"):
         assert f"| main-job / {ratio} | wall seconds |" in page
 

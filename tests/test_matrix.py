@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from scripts import measure, tables
 from scripts.pages.matrix import draw, markdown
 
-ROOT = Path(__file__).resolve().parents[1]
 HEAD = "strategy,size,keras,fit,loop,verdict,weights,metrics,seconds\n"
 
 
 def matrix(out, *arguments):
-    command = [sys.executable, str(ROOT / "scripts/matrix.py"), "--out", str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    with open(out / "matrix.csv", newline="") as file:
-        return list(csv.DictReader(file))
+    measure.run("scripts/matrix.py", "--out", str(out), *arguments, limit=300)
+    return tables.read(out / "matrix.csv").to_dict("records")
 
 
 @pytest.mark.slow

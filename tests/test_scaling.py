@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from scripts import measure
 from scripts.pages import scaling
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_interval_of_a_median_holds_it_as_often_as_it_says() -> None:
@@ -71,18 +68,16 @@ def test_the_page_has_the_numbers_that_were_measured_and_no_others() -> None:
 @pytest.mark.slow
 def test_groups_are_measured_alone(tmp_path: Path) -> None:
     options = ["--only", "judging", "waiting", "--rounds", "1", "--steps", "40"]
-    command = [sys.executable, "scripts/scaling.py", *options, "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = measure.run("scripts/scaling.py", *options, "--out", str(tmp_path), limit=300)
     rows = pd.read_csv(tmp_path / "scaling.csv")
     assert list(rows.columns) == scaling.COLUMNS and set(rows["group"]) == {"judging", "waiting"}
     assert (rows["value"] > 0).all()
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert page in done.stdout and "40 equal steps each" in page
+    assert page.rstrip() in "\n".join(line.text for line in done.lines) and "40 equal steps each" in page
 
 
 def test_bad_sizes_are_refused_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "scripts/scaling.py", "--pairs", "0", "--out", str(tmp_path / "none")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and done.stderr.splitlines()[-1].endswith("--pairs must be at least 1"), done.stderr
+    out = str(tmp_path / "none")
+    done = measure.run("scripts/scaling.py", "--pairs", "0", "--out", out, limit=60, check=False)
+    assert done.failure == "status 2" and done.errors.splitlines()[-1].endswith("--pairs must be at least 1"), done
     assert not (tmp_path / "none").exists()

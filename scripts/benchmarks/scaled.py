@@ -159,9 +159,7 @@ def write(folder, steps):
     import recorded
 
     made = [Variable(f"variable {i}", shape, "float32") for i, shape in enumerate(SHAPES)]
-    for trainer in ("fit", "loop"):
-        recorded.record(Path(folder), trainer, epochs=20, steps=max(1, int(steps) // 20), variables=made)
-    recorded.finish(Path(folder))
+    recorded.two(Path(folder), epochs=20, steps=max(1, int(steps) // 20), variables=made)
 
 
 def judge(folder):
