@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from test_thresholds import judged, record
+from test_thresholds import judged, record, without
 
 import compare
 from compare.check.recorded_numbers import Losses, name_own_losses, name_reporting
@@ -34,11 +34,6 @@ FIT = record("fit", 0, 1, 2, logs=LOGS)
 
 def loop(*weights: float, **given: Any) -> Record:
     return record("loop", *(weights or (0, 1, 2)), **({"logs": LOGS} | given))
-
-
-def without(kept: Record, *steps: int) -> Record:
-    """A record that lacks the fingerprints of some steps."""
-    return replace(kept, steps=kept.steps[~np.isin(kept.steps["step"], steps)])
 
 
 def records(candidate: Record, reference: Record = FIT) -> str:

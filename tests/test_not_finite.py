@@ -28,6 +28,7 @@ from compare.verdict.logged import compare_logs
 from compare.verdict.model import (
     Comparison,
     DifferingVariable,
+    MetricGap,
     Reporting,
     Stop,
     Training,
@@ -175,6 +176,7 @@ def test_several_workers_that_do_not_wait_excuse_no_value_that_is_lost() -> None
         (INF, INF, "identical", ""),
         (NAN, INF, "different", None),
         (INF, -INF, "different", None),
+        (1.7e308, -1.7e308, "different", None),
         (0.5, 0.5, "identical", None),
     ],
 )
@@ -182,6 +184,8 @@ def test_a_reported_number(ours: float, theirs: float, verdict: str, side: str |
     fit, loop = record("fit", logs=[{"val_loss": ours}]), record("loop", logs=[{"val_loss": theirs}])
     comparison = compare_records(fit, loop)
     assert comparison.verdict == verdict and comparison.training.verdict == "identical"
+    gap = 0.0 if verdict == "identical" else None
+    assert comparison.reporting == Reporting(verdict, {"val_loss": MetricGap(gap, 1)})
     assert [each.side or "" for each in comparison.not_finite] == ([] if side is None else [side])
     found = not_finite.findings(comparison, "fit", None)
     assert [(each.id, each.kind, each.side) for each in found] == ([("not-finite", "reporting", side)] if side else [])

@@ -45,6 +45,11 @@ def record(
     return Record(trainer, seed, variables, steps, logs or {}, Path("/nonexistent"))
 
 
+def without(kept: Record, *steps: int) -> Record:
+    """A record that lacks the fingerprints of some steps."""
+    return replace(kept, steps=kept.steps[~np.isin(kept.steps["step"], steps)])
+
+
 # Rounding: a gap is explained by up to 100 times that of the noise twins
 
 
