@@ -7,7 +7,7 @@ A field with a default is left out where it has that value, unless it is marked 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from types import NoneType
@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 Kind = TypeVar("Kind")
 ALWAYS = {"always": True}
+_hints = cache(get_type_hints)
 
 
 def unwritten(when_read: Any) -> Mapping[str, Any]:
@@ -70,11 +71,6 @@ def _value(hint: Any, content: Any) -> Any:
     if origin is tuple:
         return tuple(_value(parts[0], one) for one in content)
     return {parts[0](name): _value(parts[1], one) for name, one in content.items()} if origin else content
-
-
-@cache
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _default(each: Field[Any]) -> Any:

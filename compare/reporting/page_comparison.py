@@ -51,7 +51,7 @@ def comparison_view(entry: Comparison, said: str, files: RunFiles, stories: str)
     }
 
 
-def _before(first: Difference | None, *, alone: bool = False) -> str:
+def _before(first: Difference | None, *, alone: bool) -> str:
     """What is known of the steps before the first difference; empty if there are none."""
     if not first or not first.step:
         return ""
