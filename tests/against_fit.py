@@ -23,12 +23,19 @@ def checker_of(experiment: compare.Experiment, replicas: int = 0, reference: Any
     return Checker(experiment, reference or KerasFit(), _strategy(replicas), **options)
 
 
-def task_of(experiment: compare.Experiment, batch_size: int, replicas: int = 0, *execution: Any) -> Any:
+def task_of(experiment: compare.Experiment, batch_size: int = 8, replicas: int = 0, *execution: Any) -> Any:
     """What trainers get, with a global batch size; under the default strategy without replicas."""
     from compare.engine import input_pipeline
     from compare.engine.run import TrainingTask
 
     return TrainingTask(experiment, *input_pipeline.load(experiment), _strategy(replicas), batch_size, *execution)
+
+
+def run_of(experiment: compare.Experiment, *task: Any, epochs: range = range(1, 2), seed: int = 0, **given: Any) -> Any:
+    """The run that a trainer gets, of one epoch by default."""
+    from compare.engine.run import Run
+
+    return Run(task_of(experiment, *task), seed=seed, epochs=epochs, **given)
 
 
 def _strategy(replicas: int) -> Any:

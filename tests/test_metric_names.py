@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
-from against_fit import held_against_fit, task_of
+from against_fit import held_against_fit, run_of
 
 import compare
 
@@ -74,10 +74,8 @@ CASES: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:`build\\(\\)` was called on layer:UserWarning")  # a model with layers in a dict
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_reported_as_by_fit_itself(tensorflow: Any, name: str) -> None:
-    from compare.engine.run import Run
-
     experiment = CASES[name]()
-    run = Run(task_of(experiment, 8), seed=0, epochs=range(1, 2))
+    run = run_of(experiment)
     model, _, loss, metrics = run.build()
     reported = []
     for given in (

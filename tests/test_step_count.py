@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
-from against_fit import task_of
+from against_fit import run_of
 
 import compare
 
@@ -83,7 +83,7 @@ def too_few(apply: Apply, by_hand: Apply, report: Report) -> None:
     ],
 )
 def test_steps_that_were_not_made(tensorflow: Any, steps: Any, told: str) -> None:
-    run = run_of(tensorflow, tasks.experiment(batch_norm=True))
+    run = run_of(tasks.experiment(batch_norm=True))
     model, optimizer, *_ = run.build()
 
     def apply() -> None:
@@ -106,7 +106,7 @@ def test_steps_that_were_not_made(tensorflow: Any, steps: Any, told: str) -> Non
 def test_more_steps_than_an_epoch_has_of_which_the_optimizer_made_all_are_refused(
     tensorflow: Any, reported: int
 ) -> None:
-    run = run_of(tensorflow, tasks.experiment())
+    run = run_of(tasks.experiment())
     model, optimizer, *_ = run.build()
     for _ in range(run.steps_per_epoch):
         optimizer.apply(model.trainable_variables)
@@ -131,7 +131,7 @@ def test_nothing_can_be_said_where_steps_are_not_iterations(tensorflow: Any, kin
     if kind == "own train_step":
         inputs = tensorflow.keras.Input((8,))
         changes = {"build_model": lambda: Accumulates(inputs, tensorflow.keras.layers.Dense(3)(inputs))}
-    run = run_of(tensorflow, tasks.experiment(**changes))
+    run = run_of(tasks.experiment(**changes))
     model, optimizer, *_ = run.build()
     optimizer.apply(model.trainable_variables)
     run.end_step()
@@ -141,7 +141,7 @@ def test_nothing_can_be_said_where_steps_are_not_iterations(tensorflow: Any, kin
 def test_the_initial_weights_are_those_before_the_first_step_reported_or_not(tensorflow: Any) -> None:
     """A loop whose epoch is one call may ask for its examples again before the epoch ends."""
     records: list[Any] = []
-    run = run_of(tensorflow, tasks.experiment(), sinks=[records.append])
+    run = run_of(tasks.experiment(), sinks=[records.append])
     model, optimizer, *_ = run.build()
     model.trainable_variables[0].assign_add(np.full((8, 16), 0.1))
     run.train_dataset(1)
@@ -153,13 +153,7 @@ def test_the_initial_weights_are_those_before_the_first_step_reported_or_not(ten
 def test_a_clock_that_stands_still_is_no_error(tensorflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     records: list[Any] = []
     monkeypatch.setattr("time.perf_counter", lambda: 1e9)
-    run = run_of(tensorflow, tasks.experiment(), sinks=[records.append])
+    run = run_of(tasks.experiment(), sinks=[records.append])
     run.build()
     run.end_epoch(1, {"loss": 1.0})
     assert np.isnan(records[-1].examples_per_second)
-
-
-def run_of(tensorflow: Any, experiment: compare.Experiment, **options: Any) -> Any:
-    from compare.engine.run import Run
-
-    return Run(task_of(experiment, 8), seed=0, epochs=range(1, 2), **options)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
-from against_fit import GLOBAL_BATCH_SIZE, held_against_fit, task_of
+from against_fit import GLOBAL_BATCH_SIZE, held_against_fit, run_of
 
 import compare
 from compare.verdict.model import Difference
@@ -168,11 +168,10 @@ def test_an_epochs_dataset_is_created_when_the_epoch_begins_unless_in_another_pr
 
 
 def test_initial_weights_are_recorded_once_however_many_epochs_there_are(tf: Any) -> None:
-    from compare.engine.run import Run
     from compare.records import INITIAL, StepRecord
 
     records: list[Any] = []
-    run = Run(task_of(stream(), 25), seed=0, epochs=range(1, 10), sinks=[records.append])
+    run = run_of(stream(), 25, epochs=range(1, 10), sinks=[records.append])
     run.build()
     for _ in run.train_datasets():
         pass

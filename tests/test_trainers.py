@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tasks
-from against_fit import held_against_fit, task_of
+from against_fit import held_against_fit, run_of
 from eager import Eager
 
 import compare
@@ -23,10 +23,8 @@ def trainer(request, tensorflow):
 
 def train(trainer, experiment, *, replicas=2, epochs=range(1, 3), seed=0):
     """Runs a trainer; returns all records that it emitted."""
-    from compare.engine.run import Run
-
     records = []
-    trainer.train(Run(task_of(experiment, 8 * replicas, replicas), seed=seed, epochs=epochs, sinks=[records.append]))
+    trainer.train(run_of(experiment, 8 * replicas, replicas, epochs=epochs, seed=seed, sinks=[records.append]))
     return records
 
 
@@ -245,9 +243,7 @@ def test_steps_of_ones_own_are_given_to_the_model(tensorflow, tmp_path):
 
 
 def test_a_run_is_not_built_inside_a_graph(tensorflow):
-    from compare.engine.run import Run
-
-    run = Run(task_of(tasks.experiment(), 8), seed=0, epochs=range(1, 2))
+    run = run_of(tasks.experiment())
     with pytest.raises(
         RuntimeError, match=r"run\.build\(\) is called inside a tf\.function: let train be a plain function"
     ):
@@ -255,9 +251,7 @@ def test_a_run_is_not_built_inside_a_graph(tensorflow):
 
 
 def test_the_model_is_the_runs_own_with_other_steps(tensorflow):
-    from compare.engine.run import Run
-
-    run = Run(task_of(tasks.experiment(batch_norm=True), 8), seed=0, epochs=range(1, 2))
+    run = run_of(tasks.experiment(batch_norm=True))
     model, *_ = compare.TrainStep().build(run)
     assert model is run._model and isinstance(model, tensorflow.keras.Sequential)
     assert type(model).train_step is compare.TrainStep.model_class.train_step
@@ -338,14 +332,12 @@ def test_weights_changed_before_the_first_step_are_step_0(tensorflow, tmp_path):
 
 
 def test_an_optimizer_may_depend_on_the_global_batch_size(tensorflow):
-    from compare.engine.run import Run
     from compare.experiments import built_in
 
     experiment = built_in("regression")
     rates = {}
     for replicas, per_replica in ((1, 32), (1, 64), (2, 64), (4, 64), (1, 1000)):
-        task = task_of(experiment, replicas * per_replica, replicas)
-        _, optimizer, *_ = Run(task, seed=0, epochs=range(1, 2)).build()
+        _, optimizer, *_ = run_of(experiment, replicas * per_replica, replicas).build()
         rates[replicas * per_replica] = round(float(optimizer.learning_rate.numpy()), 3)
     assert rates == {32: 0.1, 64: 0.1, 128: 0.15, 256: 0.2, 1000: 0.2}
 
@@ -365,14 +357,12 @@ def test_autograph_does_not_convert_what_has_nothing_to_convert(tensorflow, name
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["all-epochs", "one-epoch"])
 def test_autograph_converts_prepare_wherever_it_is_called(tensorflow, at_once):
-    from compare.engine.run import Run
-
     def prepare(x, y):
         if tensorflow.reduce_min(y) < 0:  # a tensor, on which Python's own condition cannot depend in a graph
             x = -x
         return x + 1, y
 
-    run = Run(task_of(tasks.experiment(prepare=prepare), 8), seed=0, epochs=range(1, 2))
+    run = run_of(tasks.experiment(prepare=prepare))
     run.build()
     (x, _), *_ = run.train_datasets() if at_once else run.train_dataset(1)
     assert x.shape == (8, 8)
