@@ -17,7 +17,6 @@ All files are appended to and flushed as each epoch ends, because the next epoch
 point, ``recover`` makes its files readable again and ``Recorder.rewind`` returns to a place.
 """
 
-from compare.records.estimates import total_norm, variable_norms
 from compare.records.files import (
     read_checked,
     read_json,
@@ -50,6 +49,8 @@ from compare.records.model import (
     read_file,
     rows_of,
     step_dtype,
+    total_norm,
+    variable_norms,
 )
 from compare.records.reader import (
     has_records,
