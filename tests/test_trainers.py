@@ -260,9 +260,7 @@ def test_the_model_is_the_runs_own_with_other_steps(tensorflow):
 
 @pytest.mark.parametrize("given", [int, 3])
 def test_steps_of_no_class_of_models_are_refused_in_one_line(tensorflow, given):
-    from compare.engine.run import Run
-
-    run = Run(task_of(tasks.experiment(), 8), seed=0, epochs=range(1, 2))
+    run = run_of(tasks.experiment())
     trainer = type("Mine", (compare.TrainStep,), {"name": "mine", "model_class": given})()
     with pytest.raises(compare.RequestError, match=r"model_class of mine is .*: give a class that inherits from"):
         trainer.build(run)
