@@ -336,23 +336,34 @@ def test_inputs_that_are_a_multiple_and_a_constant_are_said_to_be(change: Any, e
     assert found == [hint(kind, **numbers) for kind in expected[:1]]
 
 
-@pytest.mark.parametrize(("times", "said"), [((1, 2), True), ((2, 2), False), ((2, 1), False), ((0, 2), False)])
-def test_gradients_through_more_calls_of_models_are_told_where_the_losses_agree(
-    times: tuple[int, int], said: bool
+THROUGH, LEFT_OUT = {"times": 2, "other_times": 1}, {"times": 4, "taped": 1}
+
+
+@pytest.mark.parametrize(("taped", "made", "said"), [
+    ((1, 2), (1, 2), ("called-under-tape", THROUGH)), ((2, 2), (2, 2), None), ((2, 1), (2, 1), None),
+    ((0, 2), (0, 2), None), ((1, 1), (1, 4), ("calls-not-taped", LEFT_OUT)), ((1, 1), (2, 4), None),
+    ((1, 0), (1, 4), None),
+])  # fmt: skip
+def test_which_calls_of_models_gradients_go_through_is_told_where_the_losses_agree(
+    taped: tuple[int, int], made: tuple[int, int], said: tuple[str, dict[str, int]] | None
 ) -> None:
+    """Each side's gradient goes through so many calls, of so many that its step makes."""
     right, other = linear_step(), linear_step(gradient=1.5)
     (gradients,) = other.of(STEP, "gradients")
     turned = replace(gradients, arrays=[gradients.arrays[0], *(-each[::-1] + 1 for each in gradients.arrays[1:])])
 
-    def seen(close_up: CloseUp, count: int) -> CloseUp:
-        (call,) = close_up.of(STEP, "predictions")
-        events = [turned if each is gradients else each for each in close_up.steps[STEP] if each is not call]
-        return replace(close_up, steps={**close_up.steps, STEP: [*[call] * count, *events]})
+    def seen(close_up: CloseUp, taped: int, made: int) -> CloseUp:
+        events = [turned if each is gradients else each for each in close_up.steps[STEP]]
+        events = [replace(e, info={**e.info, "calls": taped}) if e.kind == "loss" else e for e in events]
+        times = {"predictions": made}
+        return replace(
+            close_up, steps={**close_up.steps, STEP: [e for e in events for _ in range(times.get(e.kind, 1))]}
+        )
 
-    both = replace(sides(other), close_ups=tuple(map(seen, (right, other), times)))
+    both = replace(sides(other), close_ups=tuple(map(seen, (right, other), taped, made)))
     at = Located(STEP, "gradients", stages=[StageValues("loss", 0.0, 0.0)])
-    found = [each for each in hints(at, both) if each["kind"] == "called-under-tape"]
-    assert found == [hint("called-under-tape", times=2, other_times=1, line=None)] * said
+    found = [each for each in hints(at, both) if each["kind"] in ("called-under-tape", "calls-not-taped")]
+    assert found == ([hint(said[0], **said[1], line=None)] if said else [])
 
 
 @pytest.mark.parametrize(("what", "equal", "said"), [("labels", True, True), ("predictions", True, True),

@@ -154,6 +154,10 @@ SIDES = {"side": "loop", "other": "fit"}
     ("called-under-tape", {"times": 2, "other_times": 1, "line": "loop.py:3: loss = f(y, p)"},
      "loop takes gradients through 2 calls of models in this step, fit through 1: tf.stop_gradient(...) around what "
      "counts as a target, or a call outside of the tape, lets none through (loop.py:3: loss = f(y, p))"),
+    ("calls-not-taped", {"times": 4, "taped": 1, "line": "loop.py:3: g = tape.gradient(total, v)"},
+     "loop calls its models 4 times in this step, and the tape has recorded 1 of these calls: "
+     "the others count in the loss, but have no gradient; put all of them under one tape, or add up the gradients of "
+     "each (loop.py:3: g = tape.gradient(total, v))"),
     ("term-differs", {**SIDES, "of": 2, "loss": "mse", "value": 2.0, "right": 1.0},
      "of 2 losses in the step, mse alone differs: 2 in loop, 1 in fit"),
     ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking as a layer in this step"),

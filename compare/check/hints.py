@@ -393,13 +393,7 @@ def _hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
     if not off or not all(parallel(right[i] - other[i], weights[i]) for i in off):
-        calls, others = (
-            sum(event.replica == 0 for event in close_up.of(sides.step, "predictions"))
-            for close_up in (sides.other, sides.right)
-        )
-        if off and calls > others > 0:
-            line = _line_of(sides.other, sides.step, LOSS)
-            yield Measurement.of("called-under-tape", times=calls, other_times=others, line=line)
+        yield from _hints_on_tapes(sides) if off else ()
         return
     if penalty_of(sides.right, sides.step):
         yield Measurement.of("apart-by-weights", variables=[names[i] for i in off])
@@ -408,6 +402,23 @@ def _hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]
         line = _line_of(sides.other, sides.step, GRADIENTS)
         variables = [names[i] for i in off]
         yield Measurement.of("weights-added", factor=factor, variables=variables, penalized=False, line=line)
+
+
+def _hints_on_tapes(sides: Sides) -> Iterator[Measurement]:
+    """Calls of models that the gradient of one side alone goes through, or that its tape leaves out."""
+    (others, of_right), (calls, made) = sides.both(_calls_under_tape)
+    line = _line_of(sides.other, sides.step, LOSS)
+    if calls > others > 0:
+        yield Measurement.of("called-under-tape", times=calls, other_times=others, line=line)
+    elif made > calls > 0 and of_right == others:
+        yield Measurement.of("calls-not-taped", times=made, taped=calls, line=line)
+
+
+def _calls_under_tape(close_up: CloseUp, step: int) -> tuple[int, int]:
+    """How many calls of models the only gradient of a step goes through, and how many the step makes under tapes."""
+    losses = [event.info.get("calls", 0) for event in close_up.of(step, "loss") if event.replica == 0]
+    made = sum(event.replica == 0 for event in close_up.of(step, "predictions"))
+    return (losses[0], made) if len(losses) == 1 else (0, 0)
 
 
 def _hints_on_updates(sides: Sides, located: Located) -> Iterator[Measurement]:

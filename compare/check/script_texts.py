@@ -313,6 +313,9 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     ),
     "given-to-loss": "the models give the same predictions, but {loss} is given other {what} in {side} than in "
     "{other}: look at what is done to them before the loss",
+    "calls-not-taped": "{side} calls its models {times} times in this step, and the tape has "
+    "recorded {taped} of these calls: the others count in the loss, but have no gradient; put all of them under one "
+    "tape, or add up the gradients of each",
     "called-under-tape": "{side} takes gradients through {times} calls of models in this step, {other} through "
     "{other_times}: tf.stop_gradient(...) around what counts as a target, or a call outside of the tape, lets none "
     "through",

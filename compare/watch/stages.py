@@ -238,7 +238,7 @@ class StageObserver(Observer):
             self._here.losses += (target,)
             penalties = [tf.convert_to_tensor(each) for model in dict.fromkeys(models) for each in model.losses]
             targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
-            info = {"targets": len(targets), "penalties": len(penalties), "of": of}
+            info = {"targets": len(targets), "penalties": len(penalties), "of": of, "calls": len(models)}
             info["pairs"] = self._here.pairs if tf.executing_eagerly() else of_pairs(targets)
             info["made"] = self.line(_of_examples(targets[0]) if penalties else targets[0])
             self._record("loss", info, [*targets, *penalties])
