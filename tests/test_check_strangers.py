@@ -277,6 +277,11 @@ def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorfl
             super().train(run)
             self.optimizer.finalize_variable_values(self.model.trainable_variables)
 
+    class AveragedInEachEpoch(Plain):
+        def logs(self, logs):
+            self.optimizer.finalize_variable_values(self.model.trainable_variables)
+            return logs
+
     made = tasks.experiment(
         train=200,
         validation=100,
@@ -288,6 +293,8 @@ def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorfl
     assert [finding.id for finding in report.findings] == ["optimizer-differs"], report
     assert report.findings[0].measurements["kind"] == "averages-not-taken"
     assert check(Averaged()).verdict in ("identical", "alike")
+    report = check(AveragedInEachEpoch())
+    assert report.verdict == "different" and not report.findings, "it does take them, only too often"
 
 
 @pytest.mark.parametrize(

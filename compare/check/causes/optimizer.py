@@ -278,12 +278,17 @@ def _no_callbacks(case: Case, update: Update) -> Iterable[Variant]:
 
 
 def _average_not_taken(case: Case) -> Measurement | None:
-    """Evidence that the loop does not end with the moving averages that its optimizer keeps."""
+    """Evidence that the loop does not end with the moving averages that its optimizer keeps.
+
+    One that takes them over before it reports its last epoch, as after every other, does.
+    """
     reference, observation = case.reference, case.observation
-    if not case.averages or not reference.changed_after_training or observation.changed_after_training:
+    given = reference.changed_after_training
+    at_last_end = observation.changed_after_steps.get(max(observation.epoch_end_states, default=0), {})
+    if not case.averages or not given or observation.changed_after_training or at_last_end.keys() & set(given):
         return None
     names = {"reference": reference.name, "side": observation.name}
-    return Measurement.of("averages-not-taken", variables=reference.changed_after_training, **names)
+    return Measurement.of("averages-not-taken", variables=given, **names)
 
 
 def _callbacks_missing(case: Case) -> Measurement | None:
