@@ -183,7 +183,7 @@ def test_a_recomputed_noise_twin_is_as_far_from_the_reference_as_a_trained_one(t
 
     from compare.check.look_inside import replayed_twin
     from compare.check.recipe import EPSILON
-    from compare.check.step_values import gradients_of, loss_of, relative_gap
+    from compare.check.step_values import relative_gap
 
     checked = checker(model, optimizer, replicas)
     seen, (case, judged) = checked.reference.inside, checked._reference_case()
@@ -192,8 +192,8 @@ def test_a_recomputed_noise_twin_is_as_far_from_the_reference_as_a_trained_one(t
     gaps = {
         "predictions": lambda step: [relative_gap(*(side.arrays(step, "predictions")[0] for side in (seen, each)))
                                      for each in twins],
-        "loss": lambda step: [relative_gap(loss_of(seen, step), loss_of(each, step)) for each in twins],
-        "gradients": lambda step: [relative_gap(*(gradients_of(side, step)[0] for side in (seen, each)))
+        "loss": lambda step: [relative_gap(seen.loss(step), each.loss(step)) for each in twins],
+        "gradients": lambda step: [relative_gap(*(side.gradients(step)[0] for side in (seen, each)))
                                    for each in twins],
         "weights": lambda step: [relative_gap(seen.after[step][0], each.after[step][0]) for each in twins],
     }  # fmt: skip

@@ -16,7 +16,7 @@ from recorded import as_json
 from compare.check import not_finite
 from compare.check.recipe import distance
 from compare.check.stages import locate
-from compare.check.step_values import gradients_of, relative_gap
+from compare.check.step_values import relative_gap
 from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
 from compare.reporting.numbers import differing_numbers, signed_gap
 from compare.reporting.page_comparison import comparison_view
@@ -417,7 +417,7 @@ def test_a_gradient_that_is_lost_differs_from_one_that_is_zero_or_beside_an_infi
         located = locate(gradients(*ours), gradients(*theirs), [], 1, ["a", "b"])
         assert located.stage == "gradients", (ours, theirs)
     assert locate(gradients(NAN, 1.0), gradients(NAN, 1.0), [], 1, ["a", "b"]).stage is None
-    assert len(gradients_of(gradients(NAN, 1.0), 1)) == 2
+    assert len(gradients(NAN, 1.0).gradients(1)) == 2
 
 
 def test_weights_that_stay_lost_between_two_steps_are_no_change_of_state() -> None:

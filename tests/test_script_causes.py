@@ -28,7 +28,7 @@ from compare.check.recipe import Recipe
 from compare.check.recorded import scale_of
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
-from compare.check.step_values import Sides, loss_of
+from compare.check.step_values import Sides
 from compare.check.targets import Targets, losses_of, targets_of, value_of
 from compare.check.words import said as told
 from compare.records.model import step_dtype
@@ -324,7 +324,7 @@ def test_layers_of_a_class_that_both_have_as_many_of_are_compared_in_order(
 def test_a_decay_that_is_written_into_the_loss_is_told(added: float, said: str) -> None:
     weights = [np.asarray(each, np.float64) for each in RIGHT.arrays(STEP, "weights")]
     squares = sum(float(np.sum(each**2)) for each in weights)
-    loss = loss_of(RIGHT, STEP) or 0.0
+    loss = RIGHT.loss(STEP) or 0.0
     other = with_loss(RIGHT, loss + added * squares)
     given = replace(sides(other), close_ups=(RIGHT, other))
     found = [each for each in hints(Located(STEP, "loss"), given) if each.kind == "squares-added"]
@@ -2827,4 +2827,4 @@ def test_the_loss_of_probabilities_is_foreseen_with_the_logits_behind_them_that_
         other = changed(OFF, "predictions", lambda each, made=predictions: replace(each, arrays=[made]))
         own = recorded.with_own_predictions(replace(sides(other), close_ups=(right, other)))
         assert own is not None
-        assert loss_of(own.right, STEP) == pytest.approx(value + PENALTY)
+        assert own.right.loss(STEP) == pytest.approx(value + PENALTY)

@@ -34,7 +34,6 @@ from compare.app.script_runs import START_METHOD, ScriptRunner
 from compare.app.script_sides import as_python
 from compare.app.scripts import _further_names, _say_what_trained, _shuffles_apart
 from compare.app.scripts_session import ModelPair, ScriptsSession
-from compare.check.step_values import calls_of, gradients_of, loss_of
 from compare.engine.described import layers_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
@@ -907,7 +906,7 @@ def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, way: str
         train = step if way == "eager" else tf.function(step, jit_compile=True if way == "XLA" else None)
         losses = [float(train(tf.constant(X), tf.constant(Y))) for _ in range(2)]
     seen = observer.seen(0)
-    assert seen is not None and [loss_of(seen, number) for number in (1, 2)] == losses
+    assert seen is not None and [seen.loss(number) for number in (1, 2)] == losses
     assert seen.without_xla == (way == "XLA")
 
 
@@ -1046,11 +1045,11 @@ def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any
             losses.append(float(step(X, Y)))
     seen = observer.seen(0)
     assert seen is not None
-    assert [loss_of(seen, number) for number in (1, 2, 3)] == losses
-    sketches = [gradients_of(seen, number, kind="sketch") for number in (1, 2, 3)]
+    assert [seen.loss(number) for number in (1, 2, 3)] == losses
+    sketches = [seen.gradients(number, kind="sketch") for number in (1, 2, 3)]
     assert all(sketched.keys() == {0, 1} for sketched in sketches)
-    assert gradients_of(seen, 1) == {}, "the gradients themselves are kept near the step only"
-    for number, array in gradients_of(seen, 3).items():
+    assert seen.gradients(1) == {}, "the gradients themselves are kept near the step only"
+    for number, array in seen.gradients(3).items():
         assert np.array_equal(sketches[2][number], sketch(array))
 
 
@@ -1065,7 +1064,7 @@ def test_what_was_seen_is_kept_although_a_script_does_not_come_to_its_end(tensor
                 gradients = tape.gradient(loss, model.trainable_variables)
                 optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         seen = read_close_up(tmp_path, 0)
-    assert seen is not None and gradients_of(seen, 1)
+    assert seen is not None and seen.gradients(1)
 
 
 def test_calls_of_an_optimizer_belong_to_the_step_whose_gradients_they_get(tensorflow: Any) -> None:
@@ -1085,8 +1084,8 @@ def test_calls_of_an_optimizer_belong_to_the_step_whose_gradients_they_get(tenso
                     twice.apply_gradients(zip(gradients, [kernel, bias], strict=True))
     seen = observer.seen(0)
     assert seen is not None
-    assert gradients_of(seen, 1).keys() == {0, 1}
-    assert [calls_of(seen, step) for step in (1, 2)] == [1, 2]
+    assert seen.gradients(1).keys() == {0, 1}
+    assert [seen.calls(step) for step in (1, 2)] == [1, 2]
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])

@@ -17,7 +17,7 @@ from compare.check.judge_recorded import more_weights, name_causes, name_copies,
 from compare.check.recipe import Clip
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import Located, first_apart, locate, updates_otherwise
-from compare.check.step_values import STAGES, Sides, calls_of, calls_with_examples
+from compare.check.step_values import STAGES, Sides
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
 from compare.verdict.findings import StageValues
@@ -862,7 +862,7 @@ def test_examples_that_come_again_after_an_update_of_a_part_of_the_weights_are_n
     others = [Event("inputs", 0, {"model": "m"}, [np.zeros((8, 1), np.float32)], tuple(range(8, 16)))]
     again = others if not between else [replace(each) for each in inputs]
     step = CloseUp({STEP: [*inputs, *(Event(kind, 0, {"model": "m"}, []) for kind in between), *again]})
-    assert len(calls_with_examples(step, STEP)) == calls
+    assert len(step.calls_with_examples(STEP)) == calls
 
 
 def test_a_cause_never_contradicts_a_stage_that_agrees() -> None:
@@ -1223,7 +1223,7 @@ def test_a_second_call_of_the_optimizer_is_part_of_the_step_whose_gradients_it_g
     gradients = [each for each in twice.steps[STEP] if each.kind == "gradients"]
     twice = replace(twice, steps={**twice.steps, STEP + 1: gradients})
     once = replace(once, steps={**once.steps, STEP + 1: once.steps[STEP]})
-    assert (calls_of(once, STEP), calls_of(twice, STEP), calls_of(twice, STEP + 1)) == (1, 2, None)
+    assert (once.calls(STEP), twice.calls(STEP), twice.calls(STEP + 1)) == (1, 2, None)
     assert first_apart(once, twice, [TWIN], before=STEP + 1) == STEP, "the weights differ only after the second call"
     found = locate(once, twice, [TWIN], STEP, NAMES)
     update = found.of("update")

@@ -17,22 +17,12 @@ from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.judge_recorded import more_weights
 from compare.check.recorded import scale_of, settings_apart
 from compare.check.stages import Located, apart, first_apart, locate, updates_otherwise
-from compare.check.step_values import (
-    EXAMPLES,
-    INPUTS,
-    LOSS,
-    PREDICTIONS,
-    Sides,
-    relative_gap,
-    shapes_of,
-    weights_at_forward,
-    weights_made,
-)
+from compare.check.step_values import EXAMPLES, INPUTS, LOSS, PREDICTIONS, Sides, relative_gap
 from compare.records import INITIAL, Place, in_time
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
 from compare.verdict.judge import Pair
-from compare.watch.seen import CloseUp
+from compare.watch.seen import CloseUp, shapes_of
 from compare.watch.settings import Nudge, Settings
 from compare.watch.trace import Trace, read_traces
 
@@ -134,7 +124,9 @@ class CloseUps:
         (first, second), (begin, last) = self.seen, self.departure.window
         if first is None or second is None:
             return self
-        steps = (step for step in range(begin, last + 1) if apart(first, second, self.twins, step, weights_made))
+        steps = (
+            step for step in range(begin, last + 1) if apart(first, second, self.twins, step, CloseUp.weights_made)
+        )
         return replace(self, departure=replace(self.departure, step=next(steps, self.departure.step)))
 
     def of_update_before(self) -> CloseUps:
@@ -360,7 +352,7 @@ def seen_first(session: ScriptsSession, model: ModelPair) -> Sides | None:
     if first is None or second is None:
         return None
     sides = Sides(model.names, model.traces, (first, second), 1)
-    own, other = (each or () for each in sides.both(weights_at_forward))
+    own, other = (each or () for each in sides.both(CloseUp.weights_at_forward))
     same = bool(own) and shapes_of(own) == shapes_of(other) and all(map(np.array_equal, own, other))
     return sides if same else None
 

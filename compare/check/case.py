@@ -23,7 +23,6 @@ from compare.check.optimizer_replay import replay_segments
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
 from compare.check.replay_parts import micro_batches
-from compare.check.step_values import example_rows
 from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.check.weight_gaps import MAX_KINK_RESIDUAL, ROUNDING, Segment, WeightGaps, by_variable, norms
 from compare.engine.keras_generation import CLIPS_EACH_REPLICA
@@ -338,8 +337,8 @@ class Case:
         if seen is None or reference is None or len(reference.steps) != len(self.expected):
             return None
         pairs = zip(sorted(reference.steps), self.expected, strict=True)
-        known = {tuple(example_rows(reference, step)): span for step, span in pairs}
-        feed = [known.get(tuple(example_rows(seen, step))) for step in sorted(seen.steps)]
+        known = {tuple(reference.example_rows(step)): span for step, span in pairs}
+        feed = [known.get(tuple(seen.example_rows(step))) for step in sorted(seen.steps)]
         found = tuple(span for span in feed if span is not None)
         return found if len(found) == len(feed) == len(self.steps) and found != self.aligned else None
 

@@ -19,14 +19,8 @@ from compare.check.step_values import (
     LOSS,
     PREDICTIONS,
     Step,
-    all_rows,
     both_losses,
-    calls_with_examples,
-    example_rows,
     gap_and_noise,
-    loss_of,
-    model_events,
-    predictions_as_labels,
     relative_gap,
 )
 from compare.check.targets import targets_of
@@ -35,14 +29,14 @@ from compare.watch.seen import CloseUp, Event
 
 FEW_EXAMPLES = 8
 """The number of examples below which inputs of other examples may look alike."""
-_INPUTS = partial(model_events, kind="inputs")
+_INPUTS = partial(CloseUp.model_events, kind="inputs")
 SAME_EXAMPLES = 0.5
 """The correlation of inputs above which they are those of the same examples: normalized otherwise, or augmented."""
 
 
 def examples_of(at: Step, elsewhere: Collection[int]) -> StageValues:
     """Compares which examples the step has, and their labels; ``elsewhere`` has those that others may be."""
-    a, b, _ = at.of(example_rows)
+    a, b, _ = at.of(CloseUp.example_rows)
     shown = [f"{len(rows)} example{'s' * (len(rows) != 1)}" for rows in (a, b)]
     ended = [bool(each.steps) and max(each.steps) < at.number for each in (at.reference, at.candidate)]
     if any(ended):  # one side has no such step
@@ -58,7 +52,7 @@ def examples_of(at: Step, elsewhere: Collection[int]) -> StageValues:
         return StageValues(EXAMPLES, float(labels), 0.0, shown[0], shown[1], where)
     if sorted(a) == sorted(b) or _called_again(at, a, b):  # another order within the batch
         return StageValues(EXAMPLES, 0.0, 0.0, shown[0], shown[1])
-    known = {*elsewhere, *all_rows(at.reference)}
+    known = {*elsewhere, *at.reference.all_rows()}
     # Examples of another order are known from another place. Those whose values differ are not known at all.
     other = len(a) != len(b) or any(mine != theirs and theirs in known for mine, theirs in zip(a, b, strict=True))
     unknown = sum(row not in known for row in b)
@@ -93,7 +87,7 @@ def _same_examples(at: Step) -> bool:
 
 def _labels(close_up: CloseUp, step: int) -> list[int]:
     """The hashes of the labels of a step; empty if it has several models, as of a GAN, whose labels are made up."""
-    several = len(close_up.of(step, "inputs")) != len(model_events(close_up, step, "inputs"))
+    several = len(close_up.of(step, "inputs")) != len(close_up.model_events(step, "inputs"))
     return [] if several else close_up.rows(step, "targets")
 
 
@@ -122,9 +116,9 @@ def _labels_differ(at: Step) -> bool:
     a, b, _ = at.of(_labels)
     if not a or not b or a == b or len(a) != len(b):
         return False
-    if any(predictions_as_labels(each, at.number) for each in (at.reference, at.candidate)):
+    if any(each.predictions_as_labels(at.number) for each in (at.reference, at.candidate)):
         return False  # which of both are the labels is known by their places only
-    if sorted(a) == sorted(b) and len(a) > len(example_rows(at.reference, at.number)):
+    if sorted(a) == sorted(b) and len(a) > len(at.reference.example_rows(at.number)):
         return False  # of several losses, which each side calls in an order of its own
     if {row for number in at.reference.steps for row in at.reference.rows(number, "targets")}.issuperset(b):
         return True
@@ -158,7 +152,7 @@ def inputs_of(at: Step) -> StageValues:
     a, b, _ = at.of(_INPUTS)
     if not any(event.arrays for event in a) or not _same_inputs(at):
         return StageValues(INPUTS, None)
-    rows = at.of(example_rows)
+    rows = at.of(CloseUp.example_rows)
     numbers = joined(a), joined(b)
     gap = 0.0
     if sorted(rows[0]) != sorted(rows[1]):
@@ -241,7 +235,7 @@ def _outputs_of(
         candidate = [_like(*each) for each in zip(reference, candidate, strict=True)]
         if any(len(b.arrays) < len(a.arrays) for a, b in zip(reference, candidate, strict=True)):
             reference, *twins = ([*map(_like, candidate, side)] for side in (reference, *twins))
-    rows, arrays = at.of(example_rows)[:2], [array for event in candidate for array in event.arrays]
+    rows, arrays = at.of(CloseUp.example_rows)[:2], [array for event in candidate for array in event.arrays]
     moved = rows[0] != rows[1] and sorted(rows[0]) == sorted(rows[1])  # another order within the batch
     if moved and in_one_call and all(np.shape(array)[:1] == (len(rows[1]),) for array in arrays):
         order = np.argsort(rows[1], kind="stable")[np.argsort(np.argsort(rows[0], kind="stable"))]
@@ -288,7 +282,7 @@ def _outputs(close_up: CloseUp, step: int, *, once: bool = False) -> dict[str, l
     models = dict.fromkeys(event.info.get("model", "") for event in (close_up.of(step, "inputs") or events))
     outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in models}
     for name in models if once else ():
-        calls, kept = model_events(close_up, step, "inputs", name), calls_with_examples(close_up, step, name)
+        calls, kept = close_up.model_events(step, "inputs", name), close_up.calls_with_examples(step, name)
         if len(calls) == len(outputs[name]):
             pairs = zip(outputs[name], calls, strict=True)
             outputs[name] = [output for output, call in pairs if any(call is each for each in kept)]
@@ -328,6 +322,6 @@ def losses_of(at: Step) -> StageValues:
     losses = both_losses(at.reference, at.candidate, at.number)
     if losses is None:
         return StageValues(LOSS, None)
-    others = [[loss] for twin in at.twins if (loss := loss_of(twin, at.number)) is not None]
+    others = [[loss] for twin in at.twins if (loss := twin.loss(at.number)) is not None]
     a, b = losses
     return StageValues(LOSS, *gap_and_noise([a], [b], others), f"{a:.7g}", f"{b:.7g}")

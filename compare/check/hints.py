@@ -27,7 +27,6 @@ from compare.check.recorded import (
     equal_gradients,
     factor_of_gradients,
     is_round,
-    penalty_of,
     same,
 )
 from compare.check.stages import Located
@@ -42,16 +41,8 @@ from compare.check.step_values import (
     UPDATE,
     Sides,
     Step,
-    all_rows,
-    calls_of,
-    calls_with_examples,
     common_multiple,
-    example_rows,
-    gradients_of,
-    loss_of,
-    model_events,
     parallel,
-    predictions_as_labels,
     relative_gap,
 )
 from compare.check.targets import name_of
@@ -66,7 +57,7 @@ FAR = 1000
 def hints(located: Located, sides: Sides) -> list[Measurement]:
     """What was seen that may explain a difference without proving it."""
     found = [Measurement.of("never-changes")] if sides.other_trace.never_changes else []
-    if located.stage in (LOSS, UPDATE) and (calls := calls_of(sides.other, sides.step) or 1) > 1:
+    if located.stage in (LOSS, UPDATE) and (calls := sides.other.calls(sides.step) or 1) > 1:
         found.append(Measurement.of("applied-times", times=calls))
     for hint in AT_STAGE[located.stage or ""]:
         found += hint(sides, located)
@@ -130,7 +121,7 @@ def _hints_on_calls(sides: Sides, located: Located) -> Iterator[Measurement]:
     times = [
         sum(
             event.replica == 0 and event.info.get("training") is True
-            for event in model_events(each, sides.step, "predictions")
+            for event in each.model_events(sides.step, "predictions")
         )
         for each in sides.close_ups
     ]
@@ -167,7 +158,7 @@ def _hints_on_models(sides: Sides, located: Located) -> Iterator[Measurement]:
 def _hints_on_weights(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Weighted losses that one side divides by the sum of the weights, as PyTorch does, instead of their number."""
     for at in (sides, sides.turned()):
-        recorded, loss = RecordedLoss.of(at), loss_of(at.other, at.step)
+        recorded, loss = RecordedLoss.of(at), at.other.loss(at.step)
         weight = recorded.targets.weight if recorded is not None and recorded.targets is not None else None
         if recorded is None or loss is None or weight is None or same(float(np.mean(weight)), 1.0):
             continue
@@ -179,7 +170,7 @@ def _hints_on_squares(sides: Sides, located: Located) -> Iterator[Measurement]:
     """A multiple of the squares of the weights in the loss of one side alone, as of a weight decay written into it."""
     losses = sides.losses
     weights = sides.right.arrays(sides.step, "weights")
-    trained = [np.asarray(weights[i], np.float64) for i in gradients_of(sides.right, sides.step) if i < len(weights)]
+    trained = [np.asarray(weights[i], np.float64) for i in sides.right.gradients(sides.step) if i < len(weights)]
     if losses is None or not trained or same(*losses):
         return
     at, more = (sides, losses[1] - losses[0]) if losses[1] > losses[0] else (sides.turned(), losses[0] - losses[1])
@@ -225,7 +216,7 @@ def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
     off = [(i, name, right, other) for i, ((name, right), (_, other)) in numbered if not same(right, other)]
     sums = [sum(loss for _, loss in terms) for terms in both]
     of_sum = [
-        same(total, own + penalty_of(side, sides.step))
+        same(total, own + side.penalty(sides.step))
         for total, own, side in zip(totals, sums, sides.close_ups, strict=True)
     ]
     losses = [f"{loss:.6g} ({name})" for name, loss in both[1]]
@@ -273,9 +264,9 @@ def _terms(close_up: CloseUp, step: int) -> list[tuple[str, float]]:
 def _hints_on_sizes(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Micro-batches of different sizes whose losses one side averages as if each had equally many examples."""
     for at in (sides, sides.turned()):
-        sizes = [len(event.rows) for event in calls_with_examples(at.other, at.step)]
+        sizes = [len(event.rows) for event in at.other.calls_with_examples(at.step)]
         losses = [float(np.sum(event.arrays[: event.info["targets"]])) for event in at.other.of(at.step, "loss")]
-        right = loss_of(at.right, at.step)
+        right = at.right.loss(at.step)
         if at.other_trace.replicas > 1 or right is None or len(set(sizes)) < 2 or len(losses) != len(sizes):
             continue
         weighted, mean = float(np.average(losses, weights=sizes)), float(np.mean(losses))
@@ -301,7 +292,7 @@ def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
 
 def _steps_on_each_batch(close_up: CloseUp, steps: Sequence[int]) -> int:
     """How many steps in a row have the same examples, in all batches but the last alike; 0 if that is not so."""
-    batches = [tuple(example_rows(close_up, step)) for step in steps]
+    batches = [tuple(close_up.example_rows(step)) for step in steps]
     times = [len(list(same)) for batch, same in groupby(batches) if batch]
     return times[0] if len(times) > 1 and len(set(times[:-1])) == 1 and times[-1] <= times[0] else 0
 
@@ -316,8 +307,8 @@ def _hints_on_examples(sides: Sides, located: Located) -> Iterator[Measurement]:
     if right_times and times and right_times != times:
         yield Measurement.of("steps-on-each-batch", times=times, other_times=right_times)
         return
-    right, other = ([row for step in steps for row in example_rows(side, step)] for side in sides.close_ups)
-    if unknown := len(set(other) - all_rows(sides.right)):
+    right, other = ([row for step in steps for row in side.example_rows(step)] for side in sides.close_ups)
+    if unknown := len(set(other) - sides.right.all_rows()):
         numbers = {"examples": unknown, "of": len(other), "first": min(steps), "last": max(steps)}
         yield sides.turned().named(Measurement.of("unknown-examples", **numbers))
     fits = [(name, trace.fit) for name, trace in zip(sides.names, sides.traces, strict=True)]
@@ -358,7 +349,7 @@ def _hints_on_labels(sides: Sides, located: Located) -> list[Measurement]:
     own = [
         Measurement.of("predictions-as-labels", side=name, line=_line_of(side, sides.step, "targets"))
         for name, side in zip(sides.names, sides.close_ups, strict=True)
-        if predictions_as_labels(side, sides.step)
+        if side.predictions_as_labels(sides.step)
     ]
     return own if len(own) == 1 else []
 
@@ -395,7 +386,7 @@ def _hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]
     if not off or not all(parallel(right[i] - other[i], weights[i]) for i in off):
         yield from _hints_on_tapes(sides) if off else ()
         return
-    if penalty_of(sides.right, sides.step):
+    if sides.right.penalty(sides.step):
         yield Measurement.of("apart-by-weights", variables=[names[i] for i in off])
         return
     if factor := common_multiple([(other[i] - right[i], weights[i]) for i in off]):
@@ -449,7 +440,7 @@ def _keeps_gradients(sides: Sides) -> bool:
     If the mean over micro-batches is kept in place of their sum, it is divided by their number once more. Limited
     together, as what was kept is when it is used, they are a multiple of the sum of the first two right ones.
     """
-    sketches = partial(gradients_of, kind="sketch")
+    sketches = partial(CloseUp.gradients, kind="sketch")
     before, earlier = (sketches(side, sides.step - 1) for side in (sides.other, sides.right))
     right, now = sides.both(sketches)
     if sides.step == 2 and earlier.keys() == right.keys() == now.keys() and now:

@@ -29,29 +29,10 @@ from compare.check.causes.optimizer_recorded import (
 )
 from compare.check.measurement import Measurement
 from compare.check.recipe import OF_SIZE, OTHER_SHARES, Recipe
-from compare.check.recorded import (
-    CLOSE,
-    SMALL,
-    RecordedLoss,
-    holds_elsewhere,
-    same,
-    with_own_predictions,
-)
+from compare.check.recorded import CLOSE, SMALL, RecordedLoss, holds_elsewhere, same, with_own_predictions
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
-from compare.check.step_values import (
-    EXAMPLES,
-    GRADIENTS,
-    INPUTS,
-    LOSS,
-    PREDICTIONS,
-    STATE,
-    UPDATE,
-    Sides,
-    all_rows,
-    example_rows,
-    relative_gap,
-)
+from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Sides, relative_gap
 from compare.check.used import FIT, used_by
 from compare.check.whole_run import RATE
 from compare.records import Variable
@@ -191,9 +172,9 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
     steps = sides.steps_of_epoch
     steps += [step + 1 for step in steps[-1:]]  # an update that may have the last batches of this epoch, too
     for step in (each for each in steps if each > sides.step):
-        rows = [example_rows(side, step) for side in sides.close_ups]
+        rows = [side.example_rows(step) for side in sides.close_ups]
         if rows[0] != rows[1]:
-            if not all_rows(sides.right).issuperset(rows[1]):
+            if not sides.right.all_rows().issuperset(rows[1]):
                 return []
             names = [variable.name for variable in sides.right_trace.variables]
             found = locate(*sides.close_ups, [], step, names)

@@ -30,7 +30,7 @@ from compare.check.recipe import EPSILON, Recipe
 from compare.check.recorded import drawn_more_often
 from compare.check.report import REPORTING, Report
 from compare.check.stages import Located, apart, first_apart, locate
-from compare.check.step_values import EXAMPLES, PREDICTIONS, all_rows, calls_of
+from compare.check.step_values import EXAMPLES, PREDICTIONS
 from compare.check.user_code import line_that_makes
 from compare.engine.anew import train_anew
 from compare.engine.input_pipeline import Data
@@ -233,7 +233,7 @@ class LookInside:
             seen = drawn[0].but(side=report.comparison.candidate, other=self._reference.name)
             report = replace(report, unexplained=(seen, *(each for each in report.unexplained if each.kind != "apart")))
         epoch, step = self.place(located.step)
-        same_calls = len({calls_of(side, located.step) for side in both}) == 1  # else its steps are not those of fit
+        same_calls = len({side.calls(located.step) for side in both}) == 1  # else its steps are not those of fit
         later = apart_from if same_calls and apart_from and apart_from > located.step else None
         weights = Difference(*self.place(later)) if later else None
         names = self._reference.name, report.comparison.candidate
@@ -319,7 +319,7 @@ class LookInside:
         apart_from = end if end in steps else None
         if earlier is not None and first_apart(*sides, self._twins_from(1, reference, case), end) != earlier:
             earlier = None  # rounding, before the noise of these twins began
-        elsewhere = self.data.labels if all_rows(candidate) - all_rows(reference) else ()
+        elsewhere = self.data.labels if candidate.all_rows() - reference.all_rows() else ()
         for step in [*([earlier] if earlier else []), *steps]:
             if first is not None and step != earlier and not apart(*sides, twins, step):
                 continue

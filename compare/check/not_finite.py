@@ -16,13 +16,13 @@ from compare.check.causes.not_finite import REMEDIES
 from compare.check.measurement import Measurement
 from compare.check.report import NOT_FINITE, REPORTING, TRAINING
 from compare.check.stages import AFTER, BEFORE, LEARNING_RATE, Located
-from compare.check.step_values import GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Weights
+from compare.check.step_values import GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE
 from compare.naming import some
 from compare.records import Place
 from compare.verdict.findings import Finding
 from compare.verdict.model import Comparison, Verdict
 from compare.verdict.not_finite import NotFinite
-from compare.watch.seen import CloseUp, Event
+from compare.watch.seen import CloseUp, Event, Weights
 
 
 @dataclass(frozen=True)

@@ -30,18 +30,7 @@ from compare.check.recipe import (
     mean_of_means,
     multiple,
 )
-from compare.check.step_values import (
-    Sides,
-    changes_of,
-    common_multiple,
-    count_rows,
-    example_rows,
-    gradients_of,
-    loss_of,
-    model_events,
-    parallel,
-    relative_gap,
-)
+from compare.check.step_values import Sides, common_multiple, count_rows, parallel, relative_gap
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import Trace
@@ -179,14 +168,14 @@ class RecordedLoss:
     def of(cls, sides: Sides) -> RecordedLoss | None:
         """The loss of the side that is held to be right; None if it was not seen."""
         close_up, step = sides.right, sides.step
-        loss = loss_of(close_up, step)
+        loss = close_up.loss(step)
         if loss is None:
             return None
-        examples = len(example_rows(close_up, step))
-        full = max((len(example_rows(close_up, each)) for each in close_up.steps), default=examples)
+        examples = len(close_up.example_rows(step))
+        full = max((len(close_up.example_rows(each)) for each in close_up.steps), default=examples)
         own = [float(np.sum(array)) for array in _own_losses(close_up, step)]
         sizes = tuple(len(part) for part in np.array_split(range(examples), sides.replicas))
-        penalty = penalty_of(close_up, step)
+        penalty = close_up.penalty(step)
         return cls(sides, loss - penalty, penalty, own, Split(sizes, full))
 
     @cached_property
@@ -272,7 +261,7 @@ def with_own_predictions(sides: Sides) -> Sides | None:
     taken = own if agrees[0] else own.with_other_logits()
     if taken.from_logits and taken.are_probabilities:  # Keras finds the logits behind them
         taken = taken.with_other_logits()
-    data, penalty = value_of(taken), penalty_of(sides.other, step)
+    data, penalty = value_of(taken), sides.other.penalty(step)
     if data is None:
         return None
     penalties = _own_losses(sides.other, step)
@@ -298,7 +287,7 @@ def _own_targets(sides: Sides, right: Targets) -> Targets | None:
         alike = {each.shape[1:] for each in outputs} == {like.predicted.shape[1:]}
         return alike and count_rows(outputs) == len(like.predicted)
 
-    if example_rows(sides.right, step) == example_rows(sides.other, step):
+    if sides.right.example_rows(step) == sides.other.example_rows(step):
         return replace(right, predicted=np.concatenate(outputs)) if fit(right) else None
     if own is None or (right.weight is not None and own.weight is None):
         return None
@@ -310,7 +299,7 @@ def holds_elsewhere(sides: Sides, share: Share) -> bool:
     """Whether no other step that was seen contradicts that each example has this share of the other side's loss."""
     for step in sides.other.steps.keys() - {sides.step}:
         own = with_own_predictions(replace(sides, step=step))
-        recorded, loss = RecordedLoss.of(own) if own else None, loss_of(sides.other, step)
+        recorded, loss = RecordedLoss.of(own) if own else None, sides.other.loss(step)
         if recorded is None or loss is None:
             continue
         recipes = Recipe(share=share), Recipe(share=share, regularization=recorded.factor(share))
@@ -325,16 +314,9 @@ def _own_losses(close_up: CloseUp, step: int) -> list[np.ndarray]:
     return [array for event in first for array in event.arrays[event.info["targets"] :]]
 
 
-def penalty_of(close_up: CloseUp, step: int) -> float:
-    """The sum of the model's own losses, the mean over replicas."""
-    events = close_up.of(step, "loss")
-    sums = [sum(float(np.sum(array)) for array in event.arrays[event.info["targets"] :]) for event in events]
-    return float(np.mean(sums)) if sums else 0.0
-
-
 def drawn_more_often(right: CloseUp, other: CloseUp, step: int) -> list[Measurement]:
     """The first layer that has drawn random numbers more often on one side before a step calls the model, if any."""
-    calls = [model_events(each, step, "seeds")[:1] for each in (right, other)]
+    calls = [each.model_events(step, "seeds")[:1] for each in (right, other)]
     for one, another in zip(*calls, strict=False):
         for name, a, b in zip(one.info["layers"], one.arrays, another.arrays, strict=False):
             if a.shape == b.shape and a[0] == b[0] and a[-1] != b[-1]:  # a seed, and how many times it has drawn
@@ -365,7 +347,7 @@ def equal_gradients(a: Mapping[int, np.ndarray], b: Mapping[int, np.ndarray], fa
 
 def subtracted(close_up: CloseUp, step: int) -> float | None:
     """By what multiple of its gradients a step changes all variables, downwards; None if by different ones."""
-    changes, gradients = changes_of(close_up, step), gradients_of(close_up, step)
+    changes, gradients = close_up.changes(step), close_up.gradients(step)
     if not any(map(np.any, gradients.values())) or not gradients.keys() <= changes.keys():
         return None
     rate = multiple([-changes[i] for i in gradients], list(gradients.values()))
@@ -383,9 +365,9 @@ def scale_of(right: CloseUp, by_hand: CloseUp, step: int) -> float:
     rate, other = (subtracted(each, step) for each in (right, by_hand))
     if step == 1 and rate is not None and other is not None and relative_gap(rate, other) <= A_RATE:
         return 1.0
-    expected, own = (gradients_of(each, 1, kind="sketch") for each in (right, by_hand))
+    expected, own = (each.gradients(1, kind="sketch") for each in (right, by_hand))
     pairs = [(own[i], expected[i]) for i in own.keys() & expected.keys() if parallel(own[i], expected[i])]
-    factor, examples = common_multiple(pairs), max(len(example_rows(each, 1)) for each in (right, by_hand))
+    factor, examples = common_multiple(pairs), max(len(each.example_rows(1)) for each in (right, by_hand))
     return float(examples) if abs(factor - examples) <= PARALLEL * examples else 1.0
 
 

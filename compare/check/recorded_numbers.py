@@ -12,9 +12,8 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import mixed, over_epochs
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula
-from compare.check.recorded import SMALL, penalty_of, same
+from compare.check.recorded import SMALL, same
 from compare.check.search import find_explanations, recognisers
-from compare.check.step_values import example_rows, loss_of
 from compare.check.used import SCRIPT_ALONE, Used
 from compare.records import Record
 from compare.verdict.findings import Finding
@@ -177,15 +176,15 @@ def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
     """The losses of every epoch whose steps were all seen, given the number of steps at its end."""
     losses = {}
     for epoch, steps in _steps_by_epoch(ends):
-        values = [loss_of(seen, step) for step in steps]
+        values = [seen.loss(step) for step in steps]
         # An input may be the same for all examples, such as the matrix of a graph.
-        examples = [len(example_rows(seen, step) or seen.rows(step, "targets")) for step in steps]
+        examples = [len(seen.example_rows(step) or seen.rows(step, "targets")) for step in steps]
         known = [value for value in values if value is not None]
         if len(known) == len(values) and all(examples):
             # The losses that were computed again after each step, the first for as many examples.
             after = [{count: value for value, count in reversed(seen.untaped.get(step, ()))} for step in steps]
             again = [values[count] for values, count in zip(after, examples, strict=True) if count in values]
-            penalties = [penalty_of(seen, step) for step in steps]
+            penalties = [seen.penalty(step) for step in steps]
             losses[epoch] = Losses(
                 known,
                 examples,

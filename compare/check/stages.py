@@ -15,26 +15,10 @@ import numpy as np
 
 from compare.check.forward_stages import examples_of, inputs_of, losses_of, predictions_of
 from compare.check.recipe import Clip, norm_of
-from compare.check.step_values import (
-    FEW_ROUNDINGS,
-    GRADIENTS,
-    STATE,
-    UPDATE,
-    Step,
-    Weights,
-    calls_of,
-    changes_of,
-    gap_and_noise,
-    gradients_of,
-    other_calls,
-    shapes_of,
-    weights_at_forward,
-    weights_made,
-    weights_updated,
-)
+from compare.check.step_values import FEW_ROUNDINGS, GRADIENTS, STATE, UPDATE, Step, gap_and_noise, other_calls
 from compare.naming import some
 from compare.verdict.findings import StageValues
-from compare.watch.seen import CloseUp
+from compare.watch.seen import CloseUp, Weights, shapes_of
 from compare.watch.trace import CLIPPING
 
 BEFORE, AFTER = "before the step", "after the update"
@@ -84,8 +68,8 @@ def locate(
         known: hashes of examples that the candidate may have from elsewhere than the reference.
     """
     at = Step(reference, candidate, twins, step, variables)
-    before = _state(at, lambda each, step: (each.after.get(step - 1), weights_at_forward(each, step)), BEFORE)
-    after = _state(at, lambda each, step: (weights_updated(each, step), each.after.get(step)), AFTER)
+    before = _state(at, lambda each, step: (each.after.get(step - 1), each.weights_at_forward(step)), BEFORE)
+    after = _state(at, lambda each, step: (each.weights_updated(step), each.after.get(step)), AFTER)
     moved = _moved(at)
     forward, loss, gradients, update = [inputs_of(at), predictions_of(at)], losses_of(at), _gradients(at), _update(at)
     if loss.equal and (gradients.differs or update.differs):
@@ -130,7 +114,7 @@ def first_apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp]
     """
     earlier = False
     for step in range(1, before):
-        if not earlier and other_calls(calls_of(reference, step), calls_of(candidate, step)):
+        if not earlier and other_calls(reference.calls(step), candidate.calls(step)):
             return step
         at = Step(reference, candidate, twins, step)
         loss, gradients = losses_of(at), _sketches(at)
@@ -156,38 +140,38 @@ def updates_otherwise(
 
 def _sketches(at: Step) -> StageValues:
     """Compares sketches of gradients; they agree where only one optimizer clips or unscales what it is given."""
-    found = _by_variable(at, GRADIENTS, partial(gradients_of, kind="sketch"))
+    found = _by_variable(at, GRADIENTS, partial(CloseUp.gradients, kind="sketch"))
     given = at.of(lambda each, step: [event.info.get("given") for event in each.of(step, "sketch")][:1])
     return replace(found, gap=0.0) if found.gap is not None and given[0] != given[1] else found
 
 
 def _gradients(at: Step) -> StageValues:
     """Compares gradients; they agree, too, if both optimizers clip them to the same."""
-    found = _by_variable(at, GRADIENTS, gradients_of)
+    found = _by_variable(at, GRADIENTS, CloseUp.gradients)
     clipped = found if found.equal is not False else _by_variable(at, GRADIENTS, _as_clipped)
     return clipped if clipped.equal else found
 
 
 def _as_clipped(close_up: CloseUp, step: int) -> Mapping[int, np.ndarray]:
     """The gradients as the step's optimizer clips them."""
-    gradients = gradients_of(close_up, step)
+    gradients = close_up.gradients(step)
     given = next((event.info.get("given") for event in close_up.of(step, GRADIENTS)), None) or ()
     clip = Clip.by_options(dict(zip(CLIPPING, given, strict=False)))
     return clip.of_variables(gradients) if clip else gradients
 
 
 def _update(at: Step) -> StageValues:
-    calls = at.of(calls_of)[:2]
+    calls = at.of(CloseUp.calls)[:2]
     if other_calls(*calls):
         shown = [f"{count} call{'s' * (count != 1)} of the optimizer" for count in calls]
         return StageValues(UPDATE, 1.0, 0.0, shown[0], shown[1])
     found = _by_variable(at, UPDATE, lambda *given: _changes(at, *given, updated=True))
-    gradients = at.of(gradients_of)
+    gradients = at.of(CloseUp.gradients)
     same = gradients[0] and gradients[0].keys() == gradients[1].keys()
     if not found.equal or not same or any(not np.array_equal(gradients[0][i], gradients[1][i]) for i in gradients[0]):
         return found
     # The same gradients, bit for bit, so that only the update itself can round.
-    (a, b, _), after = at.of(changes_of), weights_made(at.reference, at.number) or ()
+    (a, b, _), after = at.of(CloseUp.changes), at.reference.weights_made(at.number) or ()
     off = [i for i in a if np.any(np.abs(a[i] - b[i]) > FEW_ROUNDINGS * np.maximum(np.abs(after[i]), np.abs(a[i])))]
     if not off:
         return found
@@ -197,9 +181,9 @@ def _update(at: Step) -> StageValues:
 
 def _changes(at: Step, close_up: CloseUp, step: int, *, updated: bool) -> dict[int, np.ndarray]:
     """The changes of the variables that are updated, or of the others; where no gradients were seen, all are."""
-    gradients, others, _ = at.of(gradients_of)
+    gradients, others, _ = at.of(CloseUp.gradients)
     given = gradients.keys() | others.keys()
-    changes = changes_of(close_up, step)
+    changes = close_up.changes(step)
     return {i: each for i, each in changes.items() if (i in given or not given) == updated}
 
 

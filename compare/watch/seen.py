@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,9 @@ class Event:
 
 ENDLESS = sys.maxsize
 """The number of a data set's method that is given none, or -1."""
+
+
+Weights = Sequence[np.ndarray] | None
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,132 @@ class CloseUp:
     def rows(self, step: int, kind: str = "inputs") -> list[int]:
         """The hashes of all examples of a step."""
         return [row for event in self.of(step, kind) for row in event.rows]
+
+    def model_events(self, step: int, kind: str, model: str = "") -> list[Event]:
+        """The events of a model; by default of that which the step calls first, and others take what it gives."""
+        events = self.of(step, kind)
+        first = self.of(step, "inputs")[:1]
+        name = model or (first[0].info["model"] if first else "")
+        return [event for event in events if event.info.get("model", name) == name]
+
+    def calls_with_examples(self, step: int, model: str = "") -> list[Event]:
+        """The calls of a model in a step that bring examples.
+
+        Another one with the same, before a loss has used the first, is for a term of that loss, such as a derivative;
+        one after an update of a part of the weights is for that of another part.
+        """
+        calls, losses = self.model_events(step, "inputs", model), Counter[int]()
+        wanted = set(map(id, calls))
+        first = dict[tuple[int, int, tuple[int, ...] | int], int]()
+        for number, event in enumerate(self.steps.get(step, ())):
+            losses[event.replica] += event.kind == "loss"
+            if event.kind == "gradients":
+                losses[event.replica] = 0
+            if id(event) in wanted:
+                first.setdefault((event.replica, losses[event.replica], tuple(event.rows) or number), id(event))
+        kept = set(first.values())
+        return [event for event in calls if id(event) in kept]
+
+    def example_rows(self, step: int) -> list[int]:
+        """The hashes of the examples of a step, in order."""
+        return [row for event in self.calls_with_examples(step) for row in event.rows]
+
+    def all_rows(self) -> frozenset[int]:
+        """The hashes of all examples that were seen."""
+        return frozenset(row for step in self.steps for row in self.example_rows(step))
+
+    def rows_by_epoch(self) -> list[list[int]]:
+        """The hashes of the examples of each epoch of a short check, in order."""
+        epochs = (range(before + 1, end + 1) for before, end in pairwise((0, *self.ends)))
+        return [[row for step in steps for row in self.example_rows(step)] for steps in epochs]
+
+    def predictions_as_labels(self, step: int) -> bool:
+        """Whether a loss of a step is given the predictions as labels, and something else as predictions."""
+        outputs = self.arrays(step, "predictions")
+
+        def are_outputs(arrays: Sequence[np.ndarray]) -> bool:
+            return len(arrays) == len(outputs) and all(map(np.array_equal, arrays, outputs))
+
+        given = ((each.arrays, each.info["true"], each.info["predicted"]) for each in self.of(step, "targets"))
+        return any(
+            arrays and are_outputs(arrays[:true]) and not are_outputs(arrays[true : true + predicted])
+            for arrays, true, predicted in given
+        )
+
+    def loss(self, step: int) -> float | None:
+        """The sum of all losses of a step whose gradient was taken: of replicas, micro-batches and examples."""
+        events = self.of(step, "loss")
+        if not events or not all(event.arrays for event in events):
+            return None
+        return float(
+            sum(np.asarray(a, np.float64).sum() for event in events for a in event.arrays[: event.info["targets"]])
+        )
+
+    def penalty(self, step: int) -> float:
+        """The sum of the model's own losses in a step, the mean over replicas."""
+        events = self.of(step, "loss")
+        sums = [sum(float(np.sum(array)) for array in event.arrays[event.info["targets"] :]) for event in events]
+        return float(np.mean(sums)) if sums else 0.0
+
+    def gradients(self, step: int, replica: int | None = None, kind: str = "gradients") -> dict[int, np.ndarray]:
+        """The gradient of each variable, by its number: the sum over replicas, or of one, and over optimizers' calls.
+
+        Of the ``kind`` "sketch", the sketch of each.
+        """
+        total: dict[int, np.ndarray] = {}
+        for event in self.of(step, kind):
+            if replica is not None and event.replica != replica:
+                continue
+            arrays = event.arrays if kind == "sketch" else event.arrays[1:]
+            for position, array in zip(event.info["positions"], arrays, strict=False):
+                value = np.asarray(array, np.float64)
+                total[position] = total[position] + value if position in total else value
+        return total
+
+    def learning_rates(self, step: int) -> dict[int, float]:
+        """The learning rate that the optimizer of each variable had in a step, by the variable's number."""
+        events = [event for event in self.of(step, "gradients") if event.arrays]
+        return {position: float(event.arrays[0]) for event in events for position in event.info["positions"]}
+
+    def calls(self, step: int) -> int | None:
+        """How many times the optimizer is applied to the gradients of a step; None if no forward pass was seen."""
+
+        def computes(number: int) -> bool:
+            return any(event.kind in ("inputs", "loss") for event in self.steps[number])
+
+        if step not in self.steps or not computes(step):
+            return None
+        following = step + 1
+        while following in self.steps and not computes(following):
+            following += 1
+        return following - step
+
+    def changes(self, step: int) -> dict[int, np.ndarray]:
+        """The change of each variable in a step."""
+        before = self.after.get(step - 1) or self.weights_at_forward(step)
+        after = self.weights_made(step)
+        if before is None or after is None or shapes_of(before) != shapes_of(after):
+            return {}
+        pairs = zip(before, after, strict=True)
+        return {i: np.asarray(new, np.float64) - np.asarray(old, np.float64) for i, (old, new) in enumerate(pairs)}
+
+    def weights_at_forward(self, step: int) -> Weights:
+        """The weights with which a step computed its first predictions, of the first replica."""
+        events = self.model_events(step, "weights")
+        return events[0].arrays if events and events[0].arrays else None
+
+    def weights_updated(self, step: int) -> Weights:
+        """The weights that the optimizer made in a step, of the first replica, before anything else changed them."""
+        events = [event for event in self.of(step, "updated") if event.replica == 0]
+        return events[-1].arrays if events and events[-1].arrays else None
+
+    def weights_made(self, step: int) -> Weights:
+        """The same, or else those after the step: where a graph makes several, they are seen after the last only."""
+        return self.weights_updated(step) or self.after.get(step)
+
+
+def shapes_of(weights: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+    return tuple(np.shape(each) for each in weights)
 
 
 def read_close_up(folder: Path, number: int, order: Sequence[int] = ()) -> CloseUp | None:

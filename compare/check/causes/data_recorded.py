@@ -15,7 +15,7 @@ import numpy as np
 from compare.check.causes.base import Measurement, Variant
 from compare.check.draws import hints_on_draws
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, Sides, all_rows, example_rows, model_events, rows_by_epoch
+from compare.check.step_values import GRADIENTS, Sides
 from compare.verdict.findings import Source
 from compare.watch.seen import ENDLESS, CloseUp
 from compare.watch.trace import Trace
@@ -29,7 +29,7 @@ Row = TypeVar("Row")
 
 def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause of other examples in a step."""
-    right, other = sides.both(example_rows)
+    right, other = sides.both(CloseUp.example_rows)
     if not right or not other or len({*sides.skipped_updates}) > 1:
         return None
     if apart := _with_another_label(sides):
@@ -37,13 +37,13 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     if rest := _rest_without_update(sides):
         return "examples-dropped", rest
     epoch = sides.steps_of_epoch
-    all_right = [row for step in epoch for row in example_rows(sides.right, step)]
-    full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
+    all_right = [row for step in epoch for row in sides.right.example_rows(step)]
+    full = max((len(sides.right.example_rows(step)) for step in epoch), default=0)
     if sides.step == epoch[0] and len(right) != len(other) and len(right) == full:
         if left_out := _short_batch_left_out(sides):
             made = _leaving_out(sides.right, 1, sides.step, short=True)
             return "examples-dropped", Variant({}, sides.named(left_out), by_right=True, made=made)
-        if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
+        if full in (len(sides.other.example_rows(step)) for step in sides.other.steps if step > sides.step):
             return None  # one short batch is no other size of all
         parts = sides.parts
         if _called_for_one_loss(sides):
@@ -57,23 +57,23 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         scaled = len(set(sizes)) > 1 and len(other) * sizes[1] == len(right) * sizes[0]
         made = dict.fromkeys(("batch", "padded_batch"), (len(other), len(other) // sizes[0]))
         return "batch-size-differs", Variant({}, seen, remedy=OF_ALL_SIZES if scaled else "", made=made)
-    if set(other) - all_rows(sides.right) or has_unknown_pairs(sides, epoch):
+    if set(other) - sides.right.all_rows() or has_unknown_pairs(sides, epoch):
         return None  # examples that the right side has never had
-    first = example_rows(sides.right, epoch[0])
-    unseen = set(right) - all_rows(sides.other)
+    first = sides.right.example_rows(epoch[0])
+    unseen = set(right) - sides.other.all_rows()
     # A loop that accumulates may have some of an update's batches before it begins its next epoch.
     both = next((i for i, pair in enumerate(zip(right, other, strict=False)) if pair[0] != pair[1]), 0)
     begins = other[both:]
     begins_anew = begins[: len(first)] == first[: len(begins)] and right != first and unseen
     if len(epoch) > 1 and (begins_anew or _ends_all_epochs_here(sides, epoch)):
-        left = sum(len(example_rows(sides.right, step)) for step in epoch if step >= sides.step) - both
+        left = sum(len(sides.right.example_rows(step)) for step in epoch if step >= sides.step) - both
         numbers = {"examples": left, "never": left, "of_all": len(all_right)}
         seen = Measurement.of("tail-left-out", side=sides.right_name, other=sides.other_name, **numbers)
         short = sides.step == epoch[-1] and len(right) < full
         batches = replace(sides, step=epoch[0]).parts[1] or 1
         made = _leaving_out(sides.other, epoch[0], sides.step, short=short, parts=batches)
         return "examples-dropped", Variant({}, seen, made=made)
-    if again := [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]:
+    if again := [step for step in epoch if step < sides.step and sides.other.example_rows(step) == other]:
         seen = Measurement.of("had-again", examples=len(other), earlier_step=again[-1])
         return "examples-repeated", Variant({}, seen)
     return _in_whole_epoch(sides, epoch, all_right)
@@ -82,7 +82,7 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
 def _called_for_one_loss(sides: Sides) -> bool:
     """Whether a side calls its model several times for one loss."""
     counts = (
-        (len(model_events(each, sides.step, "inputs")), len(each.of(sides.step, "loss"))) for each in sides.close_ups
+        (len(each.model_events(sides.step, "inputs")), len(each.of(sides.step, "loss"))) for each in sides.close_ups
     )
     return any(0 < losses < calls for calls, losses in counts)
 
@@ -96,10 +96,10 @@ def _ends_all_epochs_here(sides: Sides, epoch: Sequence[int]) -> bool:
 
 def _in_whole_epoch(sides: Sides, epoch: Sequence[int], all_right: Sequence[int]) -> tuple[str, Variant] | None:
     """The cause of other examples in a step, by those of its epoch."""
-    found = counted([row for step in epoch for row in example_rows(sides.other, step)], Counter(all_right))
+    found = counted([row for step in epoch for row in sides.other.example_rows(step)], Counter(all_right))
     if found is None:
         return None
-    right, other = sides.both(example_rows)
+    right, other = sides.both(CloseUp.example_rows)
     cause, seen = found
     never, made = seen.quantities["never"], dict[str, Collection[float]]()
     if cause == "examples-repeated" and sides.step == epoch[-1] and other[: len(right)] == right:
@@ -118,7 +118,7 @@ def _leaving_out(
 
     A step may be made of several batches, its ``parts``.
     """
-    sizes = [len(example_rows(close_up, step)) for step in range(begin, end)]
+    sizes = [len(close_up.example_rows(step)) for step in range(begin, end)]
     return {"take": (len(sizes), sum(sizes)), "drop_remainder": [size // parts for size in sizes[:1]] if short else ()}
 
 
@@ -155,20 +155,20 @@ def counted(rows: Sequence[Row], source: Counter[Row]) -> tuple[str, Measurement
 
 def _short_batch_left_out(sides: Sides) -> Measurement | None:
     """The last batch of an epoch, shorter than the others, in whose place the right side begins its next epoch."""
-    begins = [example_rows(side, 1) for side in sides.close_ups]
-    right, other = sides.both(example_rows)
-    following = example_rows(sides.other, sides.step + 1)
+    begins = [side.example_rows(1) for side in sides.close_ups]
+    right, other = sides.both(CloseUp.example_rows)
+    following = sides.other.example_rows(sides.step + 1)
     if not begins[0] or begins[0] != begins[1] or right != begins[0] or len(other) >= len(right):
         return None
-    if following != begins[1] or set(other) & all_rows(sides.right):
+    if following != begins[1] or set(other) & sides.right.all_rows():
         return None
-    total = sum(len(example_rows(sides.other, step)) for step in range(1, sides.step + 1))
+    total = sum(len(sides.other.example_rows(step)) for step in range(1, sides.step + 1))
     return Measurement.of("tail-left-out", examples=len(other), never=len(other), of_all=total)
 
 
 def _labels_apart(sides: Sides, apart: int) -> Variant:
     """Labels of other examples; where they are the inputs, as of an autoencoder, of the side whose are not."""
-    rows = [(example_rows(each, sides.step), each.rows(sides.step, "targets")) for each in sides.close_ups]
+    rows = [(each.example_rows(sides.step), each.rows(sides.step, "targets")) for each in sides.close_ups]
     by_right, theirs = (inputs != labels for inputs, labels in rows)
     seen = Measurement.of("labels-apart", examples=apart, of=len(rows[1][0]))
     return Variant({}, seen, by_right=by_right and not theirs)
@@ -176,12 +176,12 @@ def _labels_apart(sides: Sides, apart: int) -> Variant:
 
 def _rest_without_update(sides: Sides) -> Variant | None:
     """The last micro-batches of an epoch, too few for an update, after which one side goes on with the next epoch's."""
-    rows = sides.both(example_rows)
+    rows = sides.both(CloseUp.example_rows)
     by_right = len(rows[0]) > len(rows[1])
     more_first = sides if by_right else sides.turned()
-    (many, few), alone, parts = more_first.both(example_rows), more_first.other, more_first.parts[0]
-    more, following = many[len(few) :], example_rows(alone, sides.step + 1) or example_rows(alone, 1)
-    full = max(len(example_rows(alone, step)) for step in alone.steps)
+    (many, few), alone, parts = more_first.both(CloseUp.example_rows), more_first.other, more_first.parts[0]
+    more, following = many[len(few) :], alone.example_rows(sides.step + 1) or alone.example_rows(1)
+    full = max(len(alone.example_rows(step)) for step in alone.steps)
     keeps, counts_on = (trace.config.get("gradient_accumulation_steps") for trace in more_first.traces)
     if parts < 2 or not more or many[: len(few)] != few or following[: len(more)] != more:
         return None
@@ -227,7 +227,7 @@ def has_unknown_pairs(sides: Sides, steps: Sequence[int]) -> bool:
 
 def _labelled(close_up: CloseUp, steps: Iterable[int]) -> list[tuple[int, int]]:
     """The hashes of each example and of its label in some steps."""
-    both = ((example_rows(close_up, step), close_up.rows(step, "targets")) for step in steps)
+    both = ((close_up.example_rows(step), close_up.rows(step, "targets")) for step in steps)
     return [pair for rows, labels in both if len(rows) == len(labels) for pair in zip(rows, labels, strict=True)]
 
 
@@ -291,8 +291,8 @@ def kinds_of_own_rows(
     Returns:
         Causes, and evidence where there are none; both empty if its examples are not known.
     """
-    right, epochs = map(rows_by_epoch, (reference, candidate))
-    seen = all_rows(candidate)
+    right, epochs = map(CloseUp.rows_by_epoch, (reference, candidate))
+    seen = candidate.all_rows()
     if not seen or not seen <= known.labels.keys():
         return [], []
     own = not seen <= known.of_run.keys()
@@ -315,7 +315,7 @@ def _passes(reference: CloseUp, candidate: CloseUp) -> int:
     """How often every step of the candidate sees each example of the reference's step; 0 if it sees other ones."""
     ratios = set()
     for step in reference.steps:
-        batch, rows = (Counter(example_rows(side, step)) for side in (reference, candidate))
+        batch, rows = (Counter(side.example_rows(step)) for side in (reference, candidate))
         times = rows.total() // max(batch.total(), 1)
         ratios.add(times if rows == Counter({row: times * number for row, number in batch.items()}) else 0)
     return ratios.pop() if len(ratios) == 1 else 0
@@ -337,11 +337,11 @@ def _own_batch_size(
     user_run = batches.user_run
     if own and user_run is None:
         return  # the loop may know the batch size of the user's own run
-    whole, seen = ([frozenset(example_rows(side, step)) for step in (1, 2)] for side in (reference, candidate))
+    whole, seen = ([frozenset(side.example_rows(step)) for step in (1, 2)] for side in (reference, candidate))
     if all(some < every for some, every in zip(seen, whole, strict=True)):
         return  # a part of each batch
     expected = user_run.global_batch_size if own and user_run is not None else batches.full
-    first, second = (len(example_rows(candidate, step)) for step in (1, 2))
+    first, second = (len(candidate.example_rows(step)) for step in (1, 2))
     if not own and first > batches.full and first % batches.full == 0:
         several = Measurement.of("several-batches", batches=first // batches.full, examples=batches.full)
         yield "batch-size-differs", several

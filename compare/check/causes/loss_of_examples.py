@@ -12,9 +12,9 @@ import numpy as np
 from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.causes.loss_recorded import own_call
 from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNRECOVERED, UNSMOOTHED, Recipe
-from compare.check.recorded import RecordedLoss, penalty_of, same
+from compare.check.recorded import RecordedLoss, same
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, LOSS, PREDICTIONS, Sides, loss_of
+from compare.check.step_values import GRADIENTS, LOSS, PREDICTIONS, Sides
 from compare.check.targets import losses_of, targets_of, value_of
 from compare.check.used import FIT, SCRIPT
 
@@ -29,7 +29,7 @@ def _recorded_unweighted(sides: Sides, located: Located) -> Iterator[Variant]:
         return
     remedy = OF_CLASSES if sides.right_trace.fit.get("class_weight") else ""
     yield Variant({"sample_weights": False}, Measurement.of("script-unweighted"), remedy=remedy)
-    recorded, loss = RecordedLoss.of(sides), loss_of(sides.other, sides.step)
+    recorded, loss = RecordedLoss.of(sides), sides.other.loss(sides.step)
     if recorded is None or loss is None or recorded.targets is None or recorded.targets.weight is None:
         return
     weighted, plain = map(losses_of, (recorded.targets, replace(recorded.targets, weight=None)))
@@ -133,11 +133,11 @@ def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
     """Of predictions that are all equal, as at first, only the gradients tell; in the next step the loss does."""
     yield from _broadcast_shapes(sides, located)
     following = sides.step + 1
-    targets, loss = own_call(sides, following), loss_of(sides.other, following)
+    targets, loss = own_call(sides, following), sides.other.loss(following)
     if targets is None or loss is None:
         return
     pairs, mean = value_of(replace(targets, paired=False)), value_of(targets)
-    penalty = penalty_of(sides.other, following)
+    penalty = sides.other.penalty(following)
     if pairs is not None and mean is not None and same(pairs + penalty, loss) and not same(mean + penalty, loss):
         yield Variant({}, Measurement.of("script-pairs-next", next_loss=loss, next_right=mean + penalty))
 
@@ -172,7 +172,7 @@ def _recorded_smoothing(sides: Sides, located: Located) -> Iterator[Variant]:
 
 def _masked_by_hand(sides: Sides) -> Iterator[Variant]:
     """The right loss leaves out the positions of one label, as of padding; the other is the mean over all of them."""
-    recorded, loss = RecordedLoss.of(sides), loss_of(sides.other, sides.step)
+    recorded, loss = RecordedLoss.of(sides), sides.other.loss(sides.step)
     known = filter(None, (targets_of(side, sides.step) for side in sides.close_ups))  # one may have its own function
     if recorded is None or loss is None or (targets := next(known, None)) is None:
         return
@@ -207,10 +207,10 @@ def _recorded_mask(sides: Sides, located: Located) -> Iterator[Variant]:
         options = "from_logits=True" * (right.from_logits and "crossentropy" in right.kind)
         remedy = f"loss = tf.keras.losses.{made}({options})(y, predictions)  # uses the mask"
         yield Variant({"loss": UNMASKED}, Measurement.of("script-unmasked"), remedy=remedy)
-        value, loss = value_of(right), loss_of(sides.other, sides.step)
+        value, loss = value_of(right), sides.other.loss(sides.step)
         if right.mask is not None and value is not None and loss is not None:
             counted = float(np.mean(right.mask))
-            if same(loss, value * counted + penalty_of(sides.right, sides.step)):
+            if same(loss, value * counted + sides.right.penalty(sides.step)):
                 yield Variant(
                     {},
                     Measurement.of("script-mask-zeros", counted=counted, loss=loss, right_loss=value),

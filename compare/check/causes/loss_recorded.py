@@ -20,20 +20,10 @@ from compare.check.recorded import (
     have_factor,
     holds_elsewhere,
     is_round,
-    penalty_of,
     same,
 )
 from compare.check.stages import Located
-from compare.check.step_values import (
-    GRADIENTS,
-    LOSS,
-    Sides,
-    calls_of,
-    count_rows,
-    example_rows,
-    loss_of,
-    other_calls,
-)
+from compare.check.step_values import GRADIENTS, LOSS, Sides, count_rows, other_calls
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
@@ -109,11 +99,11 @@ def recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     don't count: what divides by a constant has another factor there. The model's own losses may be added afterwards.
     """
     right, other = sides.losses or (0.0, 0.0)
-    if not right or same(right, other) or loss_of(sides.other, sides.step + 1) is None:
+    if not right or same(right, other) or sides.other.loss(sides.step + 1) is None:
         return
     steps = [step for step in sides.other.steps if step > sides.step and _rows(sides, step) == _rows(sides, sides.step)]
     later = [(step, targets) for step in steps if (targets := own_call(sides, step))]
-    for penalty in dict.fromkeys((0.0, penalty_of(sides.right, sides.step))):
+    for penalty in dict.fromkeys((0.0, sides.right.penalty(sides.step))):
         factor = (other - penalty) / (right - penalty) if right != penalty else 0.0
         parts = max(factor, 1 / factor) if 0 < factor < np.inf else 1.0
         has_factor = all(_is_times(factor, sides, step, targets, apart=bool(penalty)) for step, targets in later)
@@ -133,14 +123,14 @@ def _is_times(factor: float, sides: Sides, step: int, targets: Targets, *, apart
 
     With ``apart``, the model's own losses do not have the factor.
     """
-    own, loss = targets_of(sides.other, step), loss_of(sides.other, step)
+    own, loss = targets_of(sides.other, step), sides.other.loss(step)
     # Labels of later steps may be computed from weights, which are other ones by then.
     if own is not None and _of_same_shape(targets, own):
         targets = replace(targets, true=own.true, predicted=own.predicted)
     expected = value_of(targets)
     if loss is None or expected is None:
         return False
-    penalty = penalty_of(sides.other, step)
+    penalty = sides.other.penalty(step)
     return same(loss, factor * expected + penalty if apart else factor * (expected + penalty))
 
 
@@ -157,9 +147,9 @@ def _rows(sides: Sides, step: int) -> int:
 def own_call(sides: Sides, step: int) -> Targets | None:
     """The right call of the loss function in a step of the same examples, with the other side's own predictions."""
     right, predictions = targets_of(sides.right, step), sides.other.arrays(step, "predictions")
-    if right is None or len(predictions) != 1 or loss_of(sides.other, step) is None:
+    if right is None or len(predictions) != 1 or sides.other.loss(step) is None:
         return None
-    if example_rows(sides.right, step) != example_rows(sides.other, step):
+    if sides.right.example_rows(step) != sides.other.example_rows(step):
         return None
     return replace(right, predicted=np.asarray(predictions[0], np.float64))
 
@@ -213,7 +203,7 @@ def _dividing(close_up: CloseUp, step: int, count: int) -> tuple[str, str]:
 
 def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant]:
     recorded = RecordedLoss.of(sides)
-    again = other_calls(*sides.both(calls_of))
+    again = other_calls(*sides.both(CloseUp.calls))
     if recorded is None or not recorded.penalty or again:  # which may be by the gradients of a penalty
         return
     right, other = (_regularized(trace) for trace in sides.traces)

@@ -22,17 +22,9 @@ from compare.check.recorded import (
     subtracted,
 )
 from compare.check.stages import Located
-from compare.check.step_values import (
-    UPDATE,
-    Sides,
-    calls_of,
-    changes_of,
-    gradients_of,
-    learning_rates_of,
-    other_calls,
-    relative_gap,
-)
+from compare.check.step_values import UPDATE, Sides, other_calls, relative_gap
 from compare.check.used import class_of
+from compare.watch.seen import CloseUp
 from compare.watch.trace import BY_HAND, Trace
 
 
@@ -57,7 +49,7 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
     shown = ((at, recognise(at)) for recognise in recognisers for at in (sides, sides.turned()))
     found = next((replace(variant, by_right=at is not sides) for at, variant in shown if variant), None)
     # What one side applies besides, such as a decay of its own, may do what a setting does.
-    if found or other_calls(*sides.both(calls_of)):
+    if found or other_calls(*sides.both(CloseUp.calls)):
         return ("optimizer-differs", found) if found else None
     a, b = right["config"], other["config"]
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
@@ -111,8 +103,8 @@ def _in_use(trace: Trace, step: int, rate: float | None) -> Mapping[str, Any] | 
 
 def _is_of_rate(sides: Sides, rates: tuple[float | None, float | None]) -> bool:
     """Whether another rate alone explains another update, but for a small part."""
-    right, other = sides.both(changes_of)
-    trained = [i for i in gradients_of(sides.right, sides.step) if i in right and i in other]
+    right, other = sides.both(CloseUp.changes)
+    trained = [i for i in sides.right.gradients(sides.step) if i in right and i in other]
     factor = (rates[1] or 0.0) / (rates[0] or np.inf)
     apart, rest = (norm_of([other[i] - times * right[i] for i in trained]) for times in (1.0, factor))
     return rest <= SMALL * apart
@@ -122,7 +114,7 @@ def _without_schedule(
     sides: Sides, other: Mapping[str, Any], schedule: Mapping[str, Any], rates: tuple[float | None, float | None]
 ) -> tuple[str, Variant]:
     """Another rate than that of a schedule, from an optimizer that has none; its script may set rates itself."""
-    set_rates = [rate for step in sides.other.steps for rate in learning_rates_of(sides.other, step).values()]
+    set_rates = [rate for step in sides.other.steps for rate in sides.other.learning_rates(step).values()]
     later = _set_later(other, rates[1], None) or ({"set_later": _begun(other)} if other.get("rate_set") else {})
     if same(min(set_rates), max(set_rates)) and not later:
         seen = Measurement.of("script-schedule", schedule=schedule.get("class_name", "a schedule"))
@@ -152,7 +144,7 @@ def _updated_by_hand(sides: Sides, own: Mapping[str, Any], right: Mapping[str, A
     """
     names = ["" if each["class"] == BY_HAND else each["class"] for each in (own, right)]
     expected, rate = sides.both(subtracted)
-    numbers = sum(each.size for each in gradients_of(sides.other, sides.step).values())
+    numbers = sum(each.size for each in sides.other.gradients(sides.step).values())
     momentum, nesterov = (right["config"].get(name) for name in ("momentum", "nesterov"))
     with_momentum = "" if nesterov else WITH_MOMENTUM.format(momentum=momentum or 0.0)
     by_chance = sides.step > 1 and (numbers == 1 or bool(momentum or own["config"].get("momentum")))
@@ -198,7 +190,7 @@ def _matrices_agree(sides: Sides) -> bool:
 
 def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], list[str]]:
     """The learning rates of both sides, and the variables that have them where others have equal ones."""
-    right, other = sides.both(learning_rates_of)
+    right, other = sides.both(CloseUp.learning_rates)
     both = sorted(right.keys() & other.keys())
     apart = [i for i in both if relative_gap(right[i], other[i]) > CLOSE]
     if not both:
@@ -210,8 +202,8 @@ def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], li
 
 def _applied_otherwise(sides: Sides) -> Variant | None:
     """An optimizer that the other side alone applies several times to the same gradients."""
-    once, times = (calls or 0 for calls in sides.both(calls_of))
-    steps = [gradients_of(sides.other, step) for step in range(sides.step, sides.step + times)]
+    once, times = (calls or 0 for calls in sides.both(CloseUp.calls))
+    steps = [sides.other.gradients(step) for step in range(sides.step, sides.step + times)]
     if once != 1 or times < 2 or not all(equal_gradients(steps[0], each) for each in steps):
         return None
     return Variant({}, Measurement.of("applied-again", times=times), remedy=ONCE)
@@ -230,7 +222,7 @@ def _recorded_in_parts(sides: Sides) -> Variant | None:
         return None
     if settings_apart(*(trace.config for trace in sides.traces)):
         return None
-    rates, changes = sides.both(learning_rates_of), sides.both(changes_of)
+    rates, changes = sides.both(CloseUp.learning_rates), sides.both(CloseUp.changes)
     scheduled = any(relative_gap(rates[0][i], rates[1][i]) > CLOSE for i in rates[0].keys() & rates[1].keys())
     first = positions[0] if sides.step == 1 else ()
     gaps = [relative_gap(changes[0].get(i, 0.0), changes[1].get(i, 0.0)) for i in first]
@@ -256,8 +248,8 @@ def _kept(sides: Sides) -> Variant | None:
 def _counted_without_data(sides: Sides) -> Variant | None:
     """An optimizer that has counted steps without data, if that scales the updates of all variables alike."""
     counts = [sides.step - 1 + sum(step < sides.step for step in trace.empty) for trace in sides.traces]
-    changes = sides.both(changes_of)
-    trained = [i for i in gradients_of(sides.right, sides.step) if i in changes[0] and i in changes[1]]
+    changes = sides.both(CloseUp.changes)
+    trained = [i for i in sides.right.gradients(sides.step) if i in changes[0] and i in changes[1]]
     if counts[0] == counts[1] or not trained:
         return None
     first, second = ([each[i] for i in trained] for each in changes)

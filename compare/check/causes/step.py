@@ -13,24 +13,9 @@ from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
 from compare.check.observation import changed_variables
 from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of, scaled
-from compare.check.recorded import (
-    clip_alike,
-    clipping_of,
-    equal_gradients,
-    is_round,
-    without_gradient,
-)
+from compare.check.recorded import clip_alike, clipping_of, equal_gradients, is_round, without_gradient
 from compare.check.stages import Located
-from compare.check.step_values import (
-    GRADIENTS,
-    PREDICTIONS,
-    UPDATE,
-    Sides,
-    changes_of,
-    gradients_of,
-    loss_of,
-    model_events,
-)
+from compare.check.step_values import GRADIENTS, PREDICTIONS, UPDATE, Sides
 from compare.check.used import SCRIPT
 from compare.watch.seen import CloseUp
 from compare.watch.trace import CLIPPING
@@ -80,7 +65,7 @@ def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
         by_fit = by_right and sides.right_trace.trained_by == "fit"
         seen = Measurement.of("script-flag", training=given[without[0]], by_fit=by_fit)
         if alone:
-            calls = [each for each in model_events(sides.other, sides.step, "inputs", model) if not each.replica]
+            calls = [each for each in sides.other.model_events(sides.step, "inputs", model) if not each.replica]
             line = calls[without[0]].info.get("line")
             yield Variant({}, seen.but(call=without[0] + 1), called=None, line=line)
         else:
@@ -95,7 +80,7 @@ def _recorded_flag_of_layer(sides: Sides, located: Located) -> Iterator[Variant]
     """
     pairs = zip(*(each.of(sides.step, "layer") for each in sides.close_ups), strict=False)
     given = {(a.info.get("training"), b.info.get("training")) for a, b in pairs if a.info["name"] == located.where}
-    takes = [event.info.get("takes_training", True) for event in model_events(sides.right, sides.step, "predictions")]
+    takes = [event.info.get("takes_training", True) for event in sides.right.model_events(sides.step, "predictions")]
     by_fit = given == {(False, True)} and sides.right_trace.trained_by == "fit" and not any(takes)
     if by_fit or given == {(True, False)}:
         seen = Measurement.of("script-layer-flag", layer=located.where, by_fit=by_fit)
@@ -104,7 +89,7 @@ def _recorded_flag_of_layer(sides: Sides, located: Located) -> Iterator[Variant]
 
 def flags_of(sides: Sides, model: str = "") -> list[list[Any]]:
     """The training flags with which each side calls its model in the step, on its first replica."""
-    both = sides.both(partial(model_events, kind="predictions", model=model))
+    both = sides.both(partial(CloseUp.model_events, kind="predictions", model=model))
     return [[event.info["training"] for event in events if not event.replica] for events in both]
 
 
@@ -229,7 +214,7 @@ def _not_reduced(case: Case, recipe: Recipe | Update) -> Iterable[Variant]:
 
 def _recorded_first(sides: Sides, located: Located) -> Iterator[Variant]:
     _, other = sides.gradients()
-    if sides.replicas > 1 and equal_gradients(other, gradients_of(sides.right, sides.step, replica=0)):
+    if sides.replicas > 1 and equal_gradients(other, sides.right.gradients(sides.step, replica=0)):
         yield Variant({}, Measurement.of("script-first-replica"))
 
 
@@ -286,7 +271,7 @@ def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Varia
 
 def _recorded_without_update(sides: Sides, located: Located) -> Iterator[Variant]:
     """Variables that a loop without an optimizer takes gradients of, but does not change."""
-    expected, own = sides.both(changes_of)
+    expected, own = sides.both(CloseUp.changes)
     _, given = sides.gradients()
     still = [i for i, each in given.items() if np.any(each) and i in own and not np.any(own[i]) and np.any(expected[i])]
     if sides.other_trace.by_hand and 0 < len(still) < len(given):
@@ -329,7 +314,7 @@ def _never_changes(case: Case) -> Measurement | None:
         return Measurement.of("weights-never-change", zero=None, batch=case.replay.global_batch_size)
     any_gradient = any(np.any(case.effective[i][0]) for i in range(len(case.steps)))
     seen = observation.inside
-    losses = {loss_of(seen, step) for step in seen.steps} if seen else set()
+    losses = {seen.loss(step) for step in seen.steps} if seen else set()
     zero = "updates" if any_gradient else "losses" if losses == {0.0} else "gradients"
     return Measurement.of("weights-never-change", zero=zero)
 
