@@ -28,7 +28,7 @@ from compare.check.recipe import Recipe
 from compare.check.recorded import scale_of
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
-from compare.check.step_values import Sides
+from compare.check.step_values import Sides, equal_gradients
 from compare.check.targets import Targets, losses_of, targets_of, value_of
 from compare.check.words import said as told
 from compare.records.model import step_dtype
@@ -552,7 +552,7 @@ def test_gradients_that_are_rounding_beside_large_ones_hide_no_factor() -> None:
     large, noise = np.full(4, 0.25, np.float32), np.array([1e-7, -2e-7], np.float32)
     for off, equal in ((0.0, True), (5e-7, True), (1e-5, False)):
         other = {0: large, 1: (-noise + off).astype(np.float32)}
-        assert recorded.equal_gradients(other, {0: large, 1: noise}) == equal
+        assert equal_gradients(other, {0: large, 1: noise}) == equal
 
 
 @pytest.mark.parametrize(("own", "remedy"), [(None, "2 * tf.nn.l2_loss"), (PENALIZED[3], "loss += tf.add_n")])
@@ -851,7 +851,7 @@ def test_gradients_that_are_rounding_have_any_factor() -> None:
     kernel, bias = np.ones((3, 1)), np.array([1e-6])
     for error, fits in ((1e-7, True), (1e-3, False)):
         pair = with_gradients(RIGHT, kernel, bias), with_gradients(RIGHT, 2 * kernel, 2 * bias + error)
-        assert recorded.have_factor(replace(sides(pair[1]), close_ups=pair), 2.0) == fits, error
+        assert replace(sides(pair[1]), close_ups=pair).have_factor(2.0) == fits, error
 
 
 @pytest.mark.parametrize(("stage", "named"), [("loss", ["not-finite"]), ("gradients", [])])

@@ -18,17 +18,7 @@ from compare.check.draws import hints_on_draws, hints_on_random_numbers
 from compare.check.layer_outputs import SQUASHING, first_layer_apart, given_to
 from compare.check.measurement import Measurement
 from compare.check.recipe import multiple, norm_of
-from compare.check.recorded import (
-    A_RATE,
-    CLOSE,
-    PARALLEL,
-    RecordedLoss,
-    clipping_of,
-    equal_gradients,
-    factor_of_gradients,
-    is_round,
-    same,
-)
+from compare.check.recorded import A_RATE, CLOSE, RecordedLoss, clipping_of, is_round, same
 from compare.check.stages import Located
 from compare.check.step_values import (
     EXAMPLES,
@@ -36,12 +26,14 @@ from compare.check.step_values import (
     GRADIENTS,
     INPUTS,
     LOSS,
+    PARALLEL,
     PREDICTIONS,
     STATE,
     UPDATE,
     Sides,
     Step,
     common_multiple,
+    equal_gradients,
     parallel,
     relative_gap,
 )
@@ -373,12 +365,12 @@ def _hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]
         return
     yield from _hints_on_limits(sides, located)
     right, other = sides.gradients()
-    names = [variable.name for variable in sides.right_trace.variables]
+    names = sides.variables
     if more := sorted(other.keys() - right.keys()) if right else []:
         yield Measurement.of("more-gradients", variables=[names[i] for i in more])
     if not right or right.keys() != other.keys():
         return
-    if factor := factor_of_gradients(sides):
+    if factor := sides.factor_of_gradients:
         yield Measurement.of("gradients-have-factor", factor=factor)
         return
     weights = sides.right.arrays(sides.step, "weights")
@@ -418,7 +410,7 @@ def _hints_on_updates(sides: Sides, located: Located) -> Iterator[Measurement]:
     shared = len([event for event in sides.other.of(sides.step, "gradients") if event.replica == 0])
     if made[0] > made[1] and shared < made[0]:  # they do not share each step
         yield Measurement.of("optimizers-in-turn", optimizers=made[0])
-    names = [variable.name for variable in sides.right_trace.variables]
+    names = sides.variables
     apart = {i for i, name in enumerate(names) if name in located.where.split(", ")}
     for at in (sides, sides.turned()):
         given = [[event.info.get("in_rows", ()) for event in side.of(at.step, "gradients")] for side in at.close_ups]

@@ -176,7 +176,7 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
         if rows[0] != rows[1]:
             if not sides.right.all_rows().issuperset(rows[1]):
                 return []
-            names = [variable.name for variable in sides.right_trace.variables]
+            names = sides.variables
             found = locate(*sides.close_ups, [], step, names)
             return name_causes(found, replace(sides, step=step)) if found.stage == EXAMPLES else []
     return []

@@ -23,14 +23,13 @@ from compare.check.recipe import (
     UNMASKED,
     UNRECOVERED,
     UNSMOOTHED,
-    Clip,
     Recipe,
     Share,
     Split,
     mean_of_means,
     multiple,
 )
-from compare.check.step_values import Sides, common_multiple, count_rows, parallel, relative_gap
+from compare.check.step_values import PARALLEL, Sides, common_multiple, count_rows, parallel, relative_gap
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import Trace
@@ -41,8 +40,6 @@ SMALL = 0.05
 """The largest error of an explanation of a loss, as a part of the difference that it explains."""
 A_RATE = 1e-3
 """The relative difference up to which a change of weights, which are rounded, is a multiple of their gradients."""
-PARALLEL = 1e-4
-"""The relative difference up to which gradients are the same but for a factor."""
 
 
 def same(a: float, b: float) -> bool:
@@ -327,24 +324,6 @@ def drawn_more_often(right: CloseUp, other: CloseUp, step: int) -> list[Measurem
 # Gradients
 
 
-def have_factor(sides: Sides, factor: float) -> bool:
-    """Whether the gradients of the side at fault are the right ones times a factor."""
-    right, other = sides.gradients()
-    return bool(right) and equal_gradients(other, right, factor)
-
-
-def equal_gradients(a: Mapping[int, np.ndarray], b: Mapping[int, np.ndarray], factor: float = 1.0) -> bool:
-    """Whether the gradients of all variables are others times a factor, but for rounding.
-
-    Rounding may be all of some, as of the bias before a batch normalization: up to 3e-6 of the largest gradient.
-    """
-    norms = {i: float(np.linalg.norm(each)) for i, each in b.items()}
-    least = 0.03 * max(norms.values(), default=0.0)
-    return a.keys() == b.keys() and all(
-        np.linalg.norm(a[i] - factor * b[i]) <= PARALLEL * abs(factor) * max(norms[i], least) for i in a
-    )
-
-
 def subtracted(close_up: CloseUp, step: int) -> float | None:
     """By what multiple of its gradients a step changes all variables, downwards; None if by different ones."""
     changes, gradients = close_up.changes(step), close_up.gradients(step)
@@ -371,35 +350,6 @@ def scale_of(right: CloseUp, by_hand: CloseUp, step: int) -> float:
     return float(examples) if abs(factor - examples) <= PARALLEL * examples else 1.0
 
 
-def clip_alike(sides: Sides, *, own: bool = False) -> bool:
-    """Whether both sides have the same gradients once their optimizers have clipped them.
-
-    With ``own``, whether both optimizers make the same of the gradients of the side at fault.
-    """
-    right, other = sides.gradients()
-    pairs = (other if own else right, sides.right_trace), (other, sides.other_trace)
-    clips = (Clip.by_options(trace.config) for _, trace in pairs)
-    a, b = (clip.of_variables(each) if clip else each for (each, _), clip in zip(pairs, clips, strict=True))
-    return equal_gradients(a, b)
-
-
 def clipping_of(trace: Trace) -> dict[str, float]:
     """How a training's optimizer clips."""
     return {option: float(trace.config[option]) for option in OF_OPTION if trace.config.get(option)}
-
-
-def factor_of_gradients(sides: Sides) -> float:
-    """The factor by which all gradients of the side at fault are the right ones; 0 if there is none."""
-    right, other = sides.gradients()
-    factor = multiple([other[i] for i in right], list(right.values())) if right.keys() == other.keys() else None
-    return factor if factor and abs(factor - 1) > PARALLEL and have_factor(sides, factor) else 0.0
-
-
-def without_gradient(sides: Sides) -> dict[int, str]:
-    """The variables to which only the right side's optimizer applies a gradient that is not zero, with their names."""
-    right, other = sides.gradients()
-    lacking = [i for i in right if np.any(right[i]) and (i not in other or not np.any(other[i]))]
-    variables = sides.right_trace.variables
-    names = [variable.name for variable in variables]
-    shown = [f"{each.name} {list(each.shape)}" if names.count(each.name) > 1 else each.name for each in variables]
-    return {i: shown[i] for i in lacking} if other else {}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from compare.check.measurement import Measurement
-from compare.check.recipe import EPSILON, distance, multiple
+from compare.check.recipe import EPSILON, Clip, distance, multiple
 from compare.verdict.rounding import FACTOR
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.seen import CloseUp
@@ -25,6 +25,8 @@ Kind = TypeVar("Kind")
 FEW_ROUNDINGS = 8 * EPSILON
 """A relative difference of a few roundings, which one noise twin may miss: gradients of correct loops differ from those
 of fit by up to five units in the last place (see ``Checker``)."""
+PARALLEL = 1e-4
+"""The relative difference up to which gradients are the same but for a factor."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ class Sides:
     def other_name(self) -> str:
         return self.names[1]
 
+    @cached_property
+    def variables(self) -> list[str]:
+        """The names of the weights, of which both sides have the same, in the order of the side held to be right."""
+        return [variable.name for variable in self.right_trace.variables]
+
     def turned(self) -> Sides:
         """The same with the other side held to be right."""
         names, traces, close_ups = self.names[::-1], self.traces[::-1], self.close_ups[::-1]
@@ -103,6 +110,37 @@ class Sides:
         """The gradients of the side that is held to be right, and those of the other."""
         right, other = self.both(partial(CloseUp.gradients, replica=replica))
         return right, other
+
+    def have_factor(self, factor: float) -> bool:
+        """Whether the gradients of the side at fault are the right ones times a factor."""
+        right, other = self.gradients()
+        return bool(right) and equal_gradients(other, right, factor)
+
+    @property
+    def factor_of_gradients(self) -> float:
+        """The factor by which all gradients of the side at fault are the right ones; 0 if there is none."""
+        right, other = self.gradients()
+        factor = multiple([other[i] for i in right], list(right.values())) if right.keys() == other.keys() else None
+        return factor if factor and abs(factor - 1) > PARALLEL and self.have_factor(factor) else 0.0
+
+    def clip_alike(self, *, own: bool = False) -> bool:
+        """Whether both sides have the same gradients once their optimizers have clipped them.
+
+        With ``own``, whether both optimizers make the same of the gradients of the side at fault.
+        """
+        right, other = self.gradients()
+        pairs = (other if own else right, self.right_trace), (other, self.other_trace)
+        clips = (Clip.by_options(trace.config) for _, trace in pairs)
+        a, b = (clip.of_variables(each) if clip else each for (each, _), clip in zip(pairs, clips, strict=True))
+        return equal_gradients(a, b)
+
+    def without_gradient(self) -> dict[int, str]:
+        """The variables to which only the right side's optimizer applies a gradient that is not zero, with names."""
+        right, other = self.gradients()
+        lacking = [i for i in right if np.any(right[i]) and (i not in other or not np.any(other[i]))]
+        names, variables = self.variables, self.right_trace.variables
+        shown = [f"{each.name} {list(each.shape)}" if names.count(each.name) > 1 else each.name for each in variables]
+        return {i: shown[i] for i in lacking} if other else {}
 
     @property
     def losses(self) -> tuple[float, float] | None:
@@ -163,6 +201,18 @@ def common_multiple(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
     """The factor by which the first of each pair of parallel arrays is the second; 0 if they have no common one."""
     factors = [multiple([a], [b]) or 0.0 for a, b in pairs]
     return factors[0] if factors and np.ptp(factors) <= 0.01 * max(map(abs, factors)) else 0.0
+
+
+def equal_gradients(a: Mapping[int, np.ndarray], b: Mapping[int, np.ndarray], factor: float = 1.0) -> bool:
+    """Whether the gradients of all variables are others times a factor, but for rounding.
+
+    Rounding may be all of some, as of the bias before a batch normalization: up to 3e-6 of the largest gradient.
+    """
+    norms = {i: float(np.linalg.norm(each)) for i, each in b.items()}
+    least = 0.03 * max(norms.values(), default=0.0)
+    return a.keys() == b.keys() and all(
+        np.linalg.norm(a[i] - factor * b[i]) <= PARALLEL * abs(factor) * max(norms[i], least) for i in a
+    )
 
 
 def gap_and_noise(a: Any, b: Any, twins: Sequence[Any]) -> tuple[float, float]:

@@ -104,7 +104,7 @@ def _recorded_layers(sides: Sides, located: Located) -> Iterator[Variant]:
         seen = [each for each in seen if "Normalization" in each[1]["class"]]
     yield from of_layers(seen)
     right, other = sides.gradients() if located.stage == PREDICTIONS else ({}, {})
-    more = [sides.right_trace.variables[i].name for i in sorted(other.keys() - right.keys())] if right else []
+    more = [sides.variables[i] for i in sorted(other.keys() - right.keys())] if right else []
     if any(located.where in name.split("/") for name in more):
         alone = Measurement.of("more-gradients", variables=more)
         yield Variant({}, alone, measured=True, remedy=FROZEN.format(False), called=None)

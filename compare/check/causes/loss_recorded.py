@@ -11,19 +11,9 @@ import numpy as np
 
 from compare.check.causes.base import Measurement, Recorded, Variant
 from compare.check.recipe import LOSS_SCALE, OF_SIZE, OTHER_SHARES, Clip, loss_scale, mean_of_means, norm_of, scaled
-from compare.check.recorded import (
-    CLOSE,
-    RecordedLoss,
-    clip_alike,
-    equal_gradients,
-    factor_of_gradients,
-    have_factor,
-    holds_elsewhere,
-    is_round,
-    same,
-)
+from compare.check.recorded import CLOSE, RecordedLoss, holds_elsewhere, is_round, same
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, LOSS, Sides, count_rows, other_calls
+from compare.check.step_values import GRADIENTS, LOSS, Sides, count_rows, equal_gradients, other_calls
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
@@ -110,7 +100,7 @@ def recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
         if not has_factor or not later:
             known = later and all(_of_same_shape(targets, targets_of(sides.other, step)) for step, targets in later)
             has_factor = not known and not penalty and round(parts) > 1 and same(parts, round(parts))
-        if has_factor and (penalty or sides.foreseen or have_factor(sides, factor)):
+        if has_factor and (penalty or sides.foreseen or sides.have_factor(factor)):
             kind = "script-data-loss-factor" if penalty else "script-loss-factor"
             seen = Measurement.of(kind, factor=factor, loss=other, right_loss=right, penalty=penalty)
             what = f"the factor {factor:.6g}" if factor == parts else f"the division by {parts:.6g}"
@@ -157,8 +147,8 @@ def own_call(sides: Sides, step: int) -> Targets | None:
 def recorded_gradients(sides: Sides, located: Located) -> Iterator[Variant]:
     """Gradients that are the right ones times a factor, where the loss is the same."""
     variants = list(recorded_micro_batches(sides, located))
-    factor, length = factor_of_gradients(sides), norm_of(list(sides.gradients()[1].values()))
-    clips = clip_alike(sides) or is_round(length, 2)  # or a norm may be limited
+    factor, length = sides.factor_of_gradients, norm_of(list(sides.gradients()[1].values()))
+    clips = sides.clip_alike() or is_round(length, 2)  # or a norm may be limited
     written = factor and any(is_round(each, 3, CLOSE) for each in (factor, 1 / factor))  # that of a limit is not
     if not variants and written and sides.replicas == 1 and not clips:
         variants.append(Variant({}, Measurement.of("gradients-have-factor", factor=factor), measured=True))
@@ -173,7 +163,7 @@ def recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
         if count > 1 and _has_sum(at, count):
             kind = "script-micro-batches"
             called, remedy = _dividing(at.other, at.step, count)
-        elif count > once == 1 and have_factor(at, 1 / count):
+        elif count > once == 1 and at.have_factor(1 / count):
             kind = "script-divided-twice"
             remedy = "gradients = accumulated  # if the loss of each micro-batch is divided already"
         if kind:
@@ -187,7 +177,7 @@ def _has_sum(sides: Sides, count: int) -> bool:
     right, own = sides.gradients()
     clip = Clip.by_options(sides.right_trace.config)
     total = {i: count * each for i, each in right.items()}
-    ways = [total, clip.of_variables(total)] if clip and not clip_alike(sides) else [total]
+    ways = [total, clip.of_variables(total)] if clip and not sides.clip_alike() else [total]
     return bool(own) and any(equal_gradients(own, each) for each in ways)
 
 

@@ -10,19 +10,9 @@ import numpy as np
 
 from compare.check.causes.base import Measurement, Variant
 from compare.check.recipe import multiple, norm_of
-from compare.check.recorded import (
-    A_RATE,
-    CLOSE,
-    SMALL,
-    clip_alike,
-    clipping_of,
-    equal_gradients,
-    same,
-    settings_apart,
-    subtracted,
-)
+from compare.check.recorded import A_RATE, CLOSE, SMALL, clipping_of, same, settings_apart, subtracted
 from compare.check.stages import Located
-from compare.check.step_values import UPDATE, Sides, other_calls, relative_gap
+from compare.check.step_values import UPDATE, Sides, equal_gradients, other_calls, relative_gap
 from compare.check.used import class_of
 from compare.watch.seen import CloseUp
 from compare.watch.trace import BY_HAND, Trace
@@ -60,7 +50,7 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
     pairs = zip(sides.close_ups, sides.traces, strict=True)
     limited = any(each.of(sides.step, "clip") for each, trace in pairs if not clipping_of(trace))
     clips = limited and not equal_gradients(*sides.gradients())  # else that limit was not reached
-    if limits and clipping and not clips and not clip_alike(sides, own=True):
+    if limits and clipping and not clips and not sides.clip_alike(own=True):
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
         return "clipping-differs", Variant({}, seen, remedy=with_options(right, clipping))
     begun, update, others = None, located.of(UPDATE), dict[str, Any]()
@@ -196,7 +186,7 @@ def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], li
     if not both:
         return (next(iter(right.values()), None), next(iter(other.values()), None)), []
     first = (apart or both)[0]
-    names = [sides.right_trace.variables[i].name for i in apart]
+    names = [sides.variables[i] for i in apart]
     return (right[first], other[first]), names if len(names) < len(both) else []
 
 

@@ -13,9 +13,9 @@ from compare.check.causes.loss import OF_OUTPUTS
 from compare.check.causes.optimizer_recorded import kind_of_setting
 from compare.check.observation import changed_variables
 from compare.check.recipe import OF_OPTION, Clip, Recipe, Update, norm_of, scaled
-from compare.check.recorded import clip_alike, clipping_of, equal_gradients, is_round, without_gradient
+from compare.check.recorded import clipping_of, is_round
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, PREDICTIONS, UPDATE, Sides
+from compare.check.step_values import GRADIENTS, PREDICTIONS, UPDATE, Sides, equal_gradients
 from compare.check.used import SCRIPT
 from compare.watch.seen import CloseUp
 from compare.watch.trace import CLIPPING
@@ -158,7 +158,7 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
     """
     both = [sides.gradients(replica) for replica in (range(sides.replicas) if sides.replicas > 1 else (None,))]
     pairs = [(other, right) for right, other in both if right and other]
-    if not pairs or any(a.keys() != b.keys() for a, b in pairs) or clip_alike(sides):
+    if not pairs or any(a.keys() != b.keys() for a, b in pairs) or sides.clip_alike():
         return
     for at, each in ((sides, pairs), (sides.turned(), [pair[::-1] for pair in pairs])):
         limits = dict(_limits([([a[i] for i in a], [b[i] for i in a]) for a, b in each]))
@@ -244,7 +244,7 @@ def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _recorded_frozen(sides: Sides, located: Located) -> Iterator[Variant]:
     """Layers that are not trainable, and so predict otherwise."""
-    untrained = list(without_gradient(sides).values())
+    untrained = list(sides.without_gradient().values())
     flagged = all(flag is True for flags in flags_of(sides) for flag in flags)
     if flagged and any(located.where in name.split("/") for name in untrained):
         remedy = (
@@ -255,7 +255,7 @@ def _recorded_frozen(sides: Sides, located: Located) -> Iterator[Variant]:
 
 
 def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Variant]:
-    untrained, (_, given) = without_gradient(sides), sides.gradients()
+    untrained, (_, given) = sides.without_gradient(), sides.gradients()
     models = {event.info.get("model") for event in sides.other.of(sides.step, "inputs")}
     remedy = OF_VARIABLES if len(models) > 1 or not sides.other_trace.model else ""
     if untrained and sides.other_trace.never_changes:
@@ -275,7 +275,7 @@ def _recorded_without_update(sides: Sides, located: Located) -> Iterator[Variant
     _, given = sides.gradients()
     still = [i for i, each in given.items() if np.any(each) and i in own and not np.any(own[i]) and np.any(expected[i])]
     if sides.other_trace.by_hand and 0 < len(still) < len(given):
-        names = [sides.right_trace.variables[i].name for i in still]
+        names = [sides.variables[i] for i in still]
         yield Variant({}, Measurement.of("script-not-updated", variables=names), remedy=BY_HAND_TOO, called=None)
 
 
