@@ -14,18 +14,7 @@ from made_up import RATE, judge_of, values_of
 import compare
 from compare.check.judge import _weights_added
 from compare.check.observation import Observation
-from compare.check.recipe import (
-    BROADCAST,
-    OTHER_LOGITS,
-    SQUASHED,
-    UNMASKED,
-    UNRECOVERED,
-    UNSMOOTHED,
-    Recipe,
-    Update,
-    divided_by,
-    scaled,
-)
+from compare.check.recipe import LossKind, Recipe, Update, divided_by, scaled
 
 SIZES = (6, 6, 5)
 
@@ -193,7 +182,7 @@ RATE_PER_EPOCH = Update(learning_rates=(RATE,) * 3 + (RATE / 2,) * 3)
     [
         *((kind, {}, Update(), "", "") for kind in KINDS),
         ("normalized", {"training": False}, Update(), "training-flag-missing", "inference-gradient"),
-        ("tokens", {"loss": UNMASKED}, Update(), "mask-missing", "mask-unused"),
+        ("tokens", {"loss": LossKind.UNMASKED}, Update(), "mask-missing", "mask-unused"),
         ("pooled", {"masks": False}, Update(), "mask-missing", "mask-lost"),
         ("weighted", {"sample_weights": False}, Update(), "sample-weights-dropped", "sample-weights-unused"),
         ("class-weighted", {"class_weights": False}, Update(), "sample-weights-dropped", "class-weights-unused"),
@@ -206,13 +195,13 @@ RATE_PER_EPOCH = Update(learning_rates=(RATE,) * 3 + (RATE / 2,) * 3)
             "sample-weights-dropped",
             "no-weights-used",
         ),
-        ("smoothed", {"loss": UNSMOOTHED}, Update(), "label-smoothing-missing", "no-label-smoothing"),
-        ("plain", {"loss": OTHER_LOGITS}, Update(), "logits-mismatch", "other-from-logits"),
-        ("plain", {"loss": SQUASHED}, Update(), "logits-mismatch", "applied-twice"),
-        ("probabilities", {"loss": UNRECOVERED}, Update(), "logits-mismatch", "probabilities-as-logits"),
-        ("regression", {"loss": BROADCAST}, Update(), "label-shape-broadcast", "labels-broadcast"),
-        ("numbers", {"loss": BROADCAST, "output": 0}, Update(), "label-shape-broadcast", "labels-broadcast"),
-        ("numbers", {"loss": BROADCAST, "output": 1}, Update(), "label-shape-broadcast", "labels-broadcast"),
+        ("smoothed", {"loss": LossKind.UNSMOOTHED}, Update(), "label-smoothing-missing", "no-label-smoothing"),
+        ("plain", {"loss": LossKind.OTHER_LOGITS}, Update(), "logits-mismatch", "other-from-logits"),
+        ("plain", {"loss": LossKind.SQUASHED}, Update(), "logits-mismatch", "applied-twice"),
+        ("probabilities", {"loss": LossKind.UNRECOVERED}, Update(), "logits-mismatch", "probabilities-as-logits"),
+        ("regression", {"loss": LossKind.BROADCAST}, Update(), "label-shape-broadcast", "labels-broadcast"),
+        ("numbers", {"loss": LossKind.BROADCAST, "output": 0}, Update(), "label-shape-broadcast", "labels-broadcast"),
+        ("numbers", {"loss": LossKind.BROADCAST, "output": 1}, Update(), "label-shape-broadcast", "labels-broadcast"),
         ("outputs", {"loss_weights": (1.0, 1.0)}, Update(), "loss-scaled", "output-weight"),
         ("outputs", {"loss_weights": (1.0, 0.0)}, Update(), "variables-not-trained", "no-gradient"),
         ("plain", {"micro": 3}, Update(), "loss-scaled", "micro-batches-summed"),

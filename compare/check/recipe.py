@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
-GIVEN, OTHER_LOGITS, BROADCAST = "given", "other-logits", "broadcast"
-UNSMOOTHED, UNMASKED, SQUASHED, UNRECOVERED = "unsmoothed", "unmasked", "squashed", "unrecovered"
+
+class LossKind(StrEnum):
+    """How the loss of each example is computed: as the experiment says, or by a mistake.
+
+    Of the last two, one is the loss of a softmax or sigmoid of the predictions. The other takes a softmax's
+    probabilities for logits, as the loss asks for; in a graph, Keras finds the logits behind them.
+    """
+
+    GIVEN = "given"
+    OTHER_LOGITS = "other-logits"
+    BROADCAST = "broadcast"
+    UNSMOOTHED = "unsmoothed"  # without label smoothing
+    UNMASKED = "unmasked"
+    SQUASHED = "squashed"
+    UNRECOVERED = "unrecovered"
 
 
 @dataclass(frozen=True)
@@ -100,9 +114,6 @@ class Recipe:
     Attributes:
         inference: the names of layers that are called with ``training=False`` all the same.
         masks: whether layers pass on their masks.
-        loss: ``GIVEN``, ``OTHER_LOGITS``, ``BROADCAST``, ``UNSMOOTHED`` (no label smoothing), ``UNMASKED``,
-            ``SQUASHED`` (of a softmax or sigmoid of the predictions), or ``UNRECOVERED`` (of a softmax's probabilities
-            taken as logits, as the loss asks for; in a graph, Keras finds the logits behind them).
         output: the output whose labels are broadcast.
         loss_weights: the weight of each output's loss, in order; None for the experiment's.
         regularization: the weight of the layers' losses, summed over replicas; 1 is correct.
@@ -121,7 +132,7 @@ class Recipe:
     training: bool = True
     inference: tuple[str, ...] = ()
     masks: bool = True
-    loss: str = GIVEN
+    loss: LossKind = LossKind.GIVEN
     output: int = 0
     loss_weights: tuple[float, ...] | None = None
     sample_weights: bool = True

@@ -14,21 +14,7 @@ from typing import Any
 import numpy as np
 
 from compare.check.measurement import Measurement
-from compare.check.recipe import (
-    BROADCAST,
-    GIVEN,
-    OF_OPTION,
-    OTHER_LOGITS,
-    SQUASHED,
-    UNMASKED,
-    UNRECOVERED,
-    UNSMOOTHED,
-    Recipe,
-    Share,
-    Split,
-    mean_of_means,
-    multiple,
-)
+from compare.check.recipe import OF_OPTION, LossKind, Recipe, Share, Split, mean_of_means, multiple
 from compare.check.step_values import PARALLEL, Sides, common_multiple, count_rows, parallel, relative_gap
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.seen import CloseUp, Event
@@ -181,34 +167,36 @@ class RecordedLoss:
         return targets_of(self.sides.right, self.sides.step)
 
     @cached_property
-    def _values(self) -> dict[tuple[str, bool], float | None]:
+    def _values(self) -> dict[tuple[LossKind, bool], float | None]:
         """The losses of the examples that were computed, which takes long for large predictions."""
-        return {(GIVEN, True): self.data}
+        return {(LossKind.GIVEN, True): self.data}
 
     def factor(self, share: Share) -> float:
         """What the examples' loss is multiplied by if each example has a share; 1 if that is not known."""
         right, other = (float(np.dot(self.split.sizes, each(self.split))) for each in (mean_of_means, share))
         return other / right if right else 1.0
 
-    def _of_examples(self, loss: str, sample_weights: bool) -> float | None:
+    def _of_examples(self, loss: LossKind, sample_weights: bool) -> float | None:
         """The loss of the examples with the right shares; None if it cannot be computed."""
         if (targets := self.targets) is None:
             return None
         given = value_of(targets)
-        if loss == UNRECOVERED:  # what is given is said to be logits, and the right side takes it for what it is
+        if loss == LossKind.UNRECOVERED:
+            # What is given is said to be logits, and the right side takes it for what it is.
             recovered = value_of(targets.with_other_logits()) if targets.from_logits else None
             return given if recovered is not None and same(recovered, self.data) else None
         if given is None or not same(given, self.data):
             return None  # of the right side, too, the loss is another one
-        if (loss == UNMASKED and targets.mask is None) or (loss == UNSMOOTHED and not targets.label_smoothing):
+        lacking = {LossKind.UNMASKED: targets.mask is None, LossKind.UNSMOOTHED: not targets.label_smoothing}
+        if lacking.get(loss):
             return None
-        if loss == SQUASHED:
+        if loss == LossKind.SQUASHED:
             targets = targets.squashed()
-        changes: Mapping[str, Mapping[str, Any]] = {
-            OTHER_LOGITS: {"from_logits": not targets.from_logits},
-            UNSMOOTHED: {"label_smoothing": 0.0},
-            UNMASKED: {"mask": None},
-            BROADCAST: {"paired": False},
+        changes: Mapping[LossKind, Mapping[str, Any]] = {
+            LossKind.OTHER_LOGITS: {"from_logits": not targets.from_logits},
+            LossKind.UNSMOOTHED: {"label_smoothing": 0.0},
+            LossKind.UNMASKED: {"mask": None},
+            LossKind.BROADCAST: {"paired": False},
         }
         weight = targets.weight if sample_weights else None
         return value_of(replace(targets, weight=weight, **changes.get(loss, {})))
@@ -222,7 +210,7 @@ class RecordedLoss:
         left_out = sum(self.penalties[i] for i in recipe.omitted)
         if data is None:
             return None
-        of_examples = self._shared(recipe.share) if asked == (GIVEN, True) else None
+        of_examples = self._shared(recipe.share) if asked == (LossKind.GIVEN, True) else None
         if of_examples is None:
             of_examples = self.factor(recipe.share) * data
         return of_examples + recipe.regularization * (self.penalty - left_out)

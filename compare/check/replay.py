@@ -12,18 +12,7 @@ import tensorflow as tf
 
 from compare.check.batches import UserRun
 from compare.check.observation import Gradient, OptimizerStep
-from compare.check.recipe import (
-    BROADCAST,
-    GIVEN,
-    OTHER_LOGITS,
-    SQUASHED,
-    UNMASKED,
-    UNRECOVERED,
-    Clip,
-    Recipe,
-    Span,
-    Split,
-)
+from compare.check.recipe import Clip, LossKind, Recipe, Span, Split
 from compare.check.replay_parts import (
     OPTIONS,
     Batch,
@@ -111,9 +100,9 @@ class Replay:
             of_layers = {metric.name for metric in self.model.metrics}  # which are updated on every call
             losses = experiment.build_loss()
             self._factor = 1.0 if tf.nest.is_nested(losses) else self._sum_factor(losses)
-            self._losses: dict[Any, Any] = {GIVEN: self._compiled(losses)}
+            self._losses: dict[Any, Any] = {LossKind.GIVEN: self._compiled(losses)}
             self.masked = False
-        self.output_losses = {metric.name for metric in self._losses[GIVEN].metrics} - {"loss"}
+        self.output_losses = {metric.name for metric in self._losses[LossKind.GIVEN].metrics} - {"loss"}
         self.metrics = {*self.measure(self._first[1], predictions)} - {"loss", *self.output_losses, *of_layers}
         self.optimizers: dict[bool, Any] = {}
         """Traced optimizers, for ``compare.check.optimizer_replay``."""
@@ -128,8 +117,8 @@ class Replay:
     def weighted(self) -> bool:
         return len(next(iter(self.epochs.values()))) == 3
 
-    def other_losses(self, kind: str) -> tuple[Any, Any] | None:
-        """The losses of ``OTHER_LOGITS`` or ``UNSMOOTHED``, and what the first one is given; None if no loss has it."""
+    def other_losses(self, kind: LossKind) -> tuple[Any, Any] | None:
+        """The losses of a kind in ``OPTIONS``, and what the first one is given; None if no loss has that option."""
         option, change = OPTIONS[kind]
         losses = self.experiment.build_loss()
         flat = tf.nest.flatten(losses)
@@ -153,7 +142,7 @@ class Replay:
 
         def losses() -> tuple[tf.Tensor, tf.Tensor]:
             predictions = self.model(x, training=False)
-            loss = self._losses[GIVEN]
+            loss = self._losses[LossKind.GIVEN]
             return loss(y, predictions), loss(y, tf.nest.map_structure(unrecovered, predictions))
 
         given, behind = (float(value) for value in own_graph(losses)())
@@ -384,13 +373,13 @@ class Replay:
             flat = tf.nest.flatten(losses)
             if recipe.loss_weights is not None:
                 weights = tf.nest.pack_sequence_as(losses, list(recipe.loss_weights))
-            elif recipe.loss == BROADCAST:
+            elif recipe.loss == LossKind.BROADCAST:
                 flat[recipe.output] = Broadcast(flat[recipe.output])
                 losses = tf.nest.pack_sequence_as(losses, flat)
             elif recipe.loss in OPTIONS and (others := self.other_losses(recipe.loss)):
                 losses = others[0]
             else:
-                return self._losses[GIVEN]
+                return self._losses[LossKind.GIVEN]
             self._losses[key] = self._compiled(losses, weights)
         return self._losses[key]
 
@@ -410,15 +399,15 @@ class Replay:
             predictions = self.model(x, training=recipe.training)
         masks = [getattr(tensor, "_keras_mask", None) for tensor in tf.nest.flatten(predictions)]
         self.masked = any(mask is not None for mask in masks)
-        if kind == UNMASKED:
+        if kind == LossKind.UNMASKED:
             for tensor in tf.nest.flatten(predictions):
                 tensor._keras_mask = None
         for metric in loss.metrics:
             metric.reset_state()
-        if kind == SQUASHED:
+        if kind == LossKind.SQUASHED:
             squashed = tf.nest.map_structure(self.squash(), predictions)
             value = loss(y, tf.nest.map_structure(tf.identity, squashed), weights)  # see below
-        elif kind in (OTHER_LOGITS, UNRECOVERED):
+        elif kind in (LossKind.OTHER_LOGITS, LossKind.UNRECOVERED):
             # From a Softmax layer's output Keras recovers the logits whatever the flag says, but not through identity.
             value = loss(y, tf.nest.map_structure(unrecovered, predictions), weights)
         else:

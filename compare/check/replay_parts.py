@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check.observation import Rows
-from compare.check.recipe import OTHER_LOGITS, UNSMOOTHED, Span
+from compare.check.recipe import LossKind, Span
 
 Batch = tuple[Any, ...]
 """(x, y) or (x, y, sample_weight) as NumPy arrays, or nests of them."""
@@ -71,9 +71,9 @@ def add_rows(data: Rows, share: float, regularization: Rows | None, weight: floa
     return Rows(np.concatenate(indices), np.concatenate(values), data.shape)
 
 
-OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    OTHER_LOGITS: ("from_logits", lambda given: not given),
-    UNSMOOTHED: ("label_smoothing", lambda given: 0.0),
+OPTIONS: Mapping[LossKind, tuple[str, Callable[[Any], Any]]] = {
+    LossKind.OTHER_LOGITS: ("from_logits", lambda given: not given),
+    LossKind.UNSMOOTHED: ("label_smoothing", lambda given: 0.0),
 }
 """The option of a loss that a recipe changes, and how."""
 

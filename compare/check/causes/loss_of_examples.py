@@ -11,7 +11,7 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.causes.loss_recorded import own_call
-from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNRECOVERED, UNSMOOTHED, Recipe
+from compare.check.recipe import LossKind, Recipe
 from compare.check.recorded import RecordedLoss, same
 from compare.check.stages import Located
 from compare.check.step_values import GRADIENTS, LOSS, PREDICTIONS, Sides
@@ -43,16 +43,16 @@ def _recorded_unweighted(sides: Sides, located: Located) -> Iterator[Variant]:
 def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.recovers:
         seen = Measurement.of("probabilities-as-logits", reference=case.reference.name)
-        yield Variant({"loss": UNRECOVERED}, seen, remedy=WITH_PROBABILITIES)
+        yield Variant({"loss": LossKind.UNRECOVERED}, seen, remedy=WITH_PROBABILITIES)
         return
-    if other := case.replay.other_losses(OTHER_LOGITS):
+    if other := case.replay.other_losses(LossKind.OTHER_LOGITS):
         seen = Measurement.of("other-from-logits", from_logits=not other[1], expected=other[1])
-        yield Variant({"loss": OTHER_LOGITS}, seen)
+        yield Variant({"loss": LossKind.OTHER_LOGITS}, seen)
     squash = case.replay.squash()
     if squash is not None:
         name = squash.__name__.removesuffix("_v2")
         remedy = f"loss = loss_object(y, logits)  # what the model gives, without {name}"
-        yield Variant({"loss": SQUASHED}, Measurement.of("applied-twice", function=name), remedy=remedy)
+        yield Variant({"loss": LossKind.SQUASHED}, Measurement.of("applied-twice", function=name), remedy=remedy)
 
 
 def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
@@ -65,10 +65,10 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
         f"loss_object = {loss}(from_logits=False)\n# in both; or leave out the activation of the model's last layer"
     )
     remedy = WITHOUT_SOFTMAX if sides.foreseen else in_both  # only this side's model ends otherwise
-    yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=remedy)
+    yield Variant({"loss": LossKind.UNRECOVERED}, Measurement.of("script-probabilities"), remedy=remedy)
     if function := recorded.targets.squash:
         remedy = f"loss = loss_object(y, logits)  # what the model gives, without {function}"
-        yield Variant({"loss": SQUASHED}, Measurement.of("script-squashed", function=function), remedy=remedy)
+        yield Variant({"loss": LossKind.SQUASHED}, Measurement.of("script-squashed", function=function), remedy=remedy)
     by_right = not flag and not recorded.targets.are_probabilities
     if by_right and sides.foreseen:  # the other side's model ends otherwise, and its loss is right for that
         return
@@ -77,7 +77,7 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
         remedy = f"model.compile(optimizer, loss={loss}(from_logits=True))  # as the model gives logits"
     seen = sides.named(Measurement.of("script-from-logits", from_logits=not flag))
     seen = seen.but(logits=True) if by_right else seen
-    yield Variant({"loss": OTHER_LOGITS}, seen, remedy=remedy, by_right=by_right)
+    yield Variant({"loss": LossKind.OTHER_LOGITS}, seen, remedy=remedy, by_right=by_right)
 
 
 MEAN_OF_ALL = "tf.reduce_mean(per_position * mask)"
@@ -90,13 +90,13 @@ WITH_PROBABILITIES = (
 
 
 def _no_smoothing(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    if found := case.replay.other_losses(UNSMOOTHED):
-        yield Variant({"loss": UNSMOOTHED}, Measurement.of("no-label-smoothing", expected=found[1]))
+    if found := case.replay.other_losses(LossKind.UNSMOOTHED):
+        yield Variant({"loss": LossKind.UNSMOOTHED}, Measurement.of("no-label-smoothing", expected=found[1]))
 
 
 def _no_mask(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.masked:
-        yield Variant({"loss": UNMASKED}, Measurement.of("mask-unused"))
+        yield Variant({"loss": LossKind.UNMASKED}, Measurement.of("mask-unused"))
     if case.replay.masking:
         names = [case.observation.layers[i]["name"] for i in case.replay.masking]
         remedy = (
@@ -111,13 +111,13 @@ def _broadcast(case: Case, recipe: Recipe) -> Iterable[Variant]:
     names, _ = case.replay.loss_weights or ((), ())
     for output in case.replay.broadcastable:
         seen = Measurement.of("labels-broadcast", **({"output": names[output]} if names else {}))
-        yield Variant({"loss": BROADCAST, "output": output}, seen)
+        yield Variant({"loss": LossKind.BROADCAST, "output": output}, seen)
 
 
 def _recorded_broadcast(sides: Sides, located: Located) -> Iterator[Variant]:
     own = targets_of(sides.other, sides.step)
     shapes = {} if own is None else {"labels": own.true.shape, "predictions": own.predicted.shape}
-    yield Variant({"loss": BROADCAST}, Measurement.of("script-pairs", **shapes))
+    yield Variant({"loss": LossKind.BROADCAST}, Measurement.of("script-pairs", **shapes))
     yield from _broadcast_shapes(sides, located)
 
 
@@ -167,7 +167,7 @@ def _recorded_smoothing(sides: Sides, located: Located) -> Iterator[Variant]:
         option = f"label_smoothing={right.label_smoothing:g}"
         remedy = f"loss_object = tf.keras.losses.{made[0]}(..., {option})" if made else ""
         seen = Measurement.of("script-unsmoothed", label_smoothing=right.label_smoothing)
-        yield Variant({"loss": UNSMOOTHED}, seen, remedy=remedy)
+        yield Variant({"loss": LossKind.UNSMOOTHED}, seen, remedy=remedy)
 
 
 def _masked_by_hand(sides: Sides) -> Iterator[Variant]:
@@ -206,7 +206,7 @@ def _recorded_mask(sides: Sides, located: Located) -> Iterator[Variant]:
         made = right.kind.title().replace("_", "")
         options = "from_logits=True" * (right.from_logits and "crossentropy" in right.kind)
         remedy = f"loss = tf.keras.losses.{made}({options})(y, predictions)  # uses the mask"
-        yield Variant({"loss": UNMASKED}, Measurement.of("script-unmasked"), remedy=remedy)
+        yield Variant({"loss": LossKind.UNMASKED}, Measurement.of("script-unmasked"), remedy=remedy)
         value, loss = value_of(right), sides.other.loss(sides.step)
         if right.mask is not None and value is not None and loss is not None:
             counted = float(np.mean(right.mask))
