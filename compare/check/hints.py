@@ -329,11 +329,8 @@ def _hints_on_first_updates(sides: Sides, located: Located) -> Iterator[Measurem
     """
     first, next_ones = sides.parts, replace(sides, step=sides.step + 1).parts
     if first[0] != first[1] and first[0] == next_ones[0] == next_ones[1] and (sides.step == 1 or first[1] > first[0]):
-        numbers = {"micro": first[1], "expected": first[0], "line": _line_of(sides.other, sides.step, GRADIENTS)}
-        if sides.step == 1:
-            yield Measurement.of("first-update", **numbers)
-        else:
-            yield Measurement.of("left-over", **numbers)
+        kind, line = "first-update" if sides.step == 1 else "left-over", _line_of(sides.other, sides.step, GRADIENTS)
+        yield Measurement.of(kind, micro=first[1], expected=first[0], line=line)
 
 
 def _hints_on_labels(sides: Sides, located: Located) -> list[Measurement]:

@@ -124,20 +124,14 @@ class ReportedMetric:
         self.part = VALIDATION if key.startswith("val_") else TRAIN
         self.name = key.removeprefix("val_")
         self.replicas = table.replay.replicas
-
-    @property
-    def is_loss(self) -> bool:
-        return self.name == "loss" or self.of_output
+        self.of_output = self.name in table.replay.output_losses
+        """Whether this is the loss of one of several outputs, which Keras reports in addition to their sum."""
+        self.is_loss = self.name == "loss" or self.of_output
 
     @property
     def divided(self) -> str:
         """The part, if Keras was seen to divide its loss by the number of replicas; else empty."""
         return self.part if self.is_loss and self.part in self.table.case.divided else ""
-
-    @property
-    def of_output(self) -> bool:
-        """Whether this is the loss of one of several outputs, which Keras reports in addition to their sum."""
-        return self.name in self.table.replay.output_losses
 
     @property
     def right(self) -> MetricFormula:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compare.check.measurement import Measurement
 from compare.check.phrases import SENTENCES
-from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STAGES, STATE
+from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STATE
 from compare.verdict.model import Comparison
 
 OUTSIDE = "state outside of the update"
@@ -38,14 +38,10 @@ def stage_views(comparison: Comparison) -> list[StageView]:
     # The step that they belong to is that of the short check, or the first that differs.
     first = comparison.stages_at or comparison.training.first_difference
     located = first.stage if first is not None else None
-    by_stage = {each.stage: each for each in comparison.stages or ()}
     views: list[StageView] = []
-    for stage in STAGES:
-        each = by_stage.get(stage)
-        if each is None:
-            continue
+    for each in comparison.stages or ():  # in the order of ``STAGES``
         passed = any(view.state == DIFFERS for view in views)
-        if stage == located:
+        if each.stage == located:
             state = DIFFERS
         elif each.equal is None:
             state = UNKNOWN
@@ -55,7 +51,7 @@ def stage_views(comparison: Comparison) -> list[StageView]:
             # Differs before the located stage only where the state did from the start, or to the same effect.
             state = OTHERWISE if not passed and located != STATE else STILL if each.equal else AFTER
         where = (first.where or "") if first is not None and state == DIFFERS else ""
-        title = OUTSIDE if stage == STATE else stage
+        title = OUTSIDE if each.stage == STATE else each.stage
         views.append(StageView(title, state, each.reference, each.candidate, where))
     return views
 

@@ -60,13 +60,13 @@ class UserCode:
         """Another line in place of one."""
         return source if line == source.line else replace(source, line=line, text=self.text(line))
 
-    def only_line(self, pattern: str, near: int) -> int:
-        """The only line with a statement of a kind in the function around another, else in all of the code; else 0."""
+    def nearer(self, source: Source, pattern: str) -> Source:
+        """The only line with a statement of a kind in the function around another, else in all of the code; else it."""
         found = set[int]()
-        for scope in (self.around(near), self.tree):
+        for scope in (self.around(source.line), self.tree):
             simple = (each for each in ast.walk(scope) if isinstance(each, ast.stmt) and not hasattr(each, "body"))
             found = found or {each.lineno for each in simple if re.search(pattern, ast.unparse(each))}
-        return found.pop() if len(found) == 1 else 0
+        return self.moved(source, found.pop()) if len(found) == 1 else source
 
 
 def _lines_of(file: str) -> list[str]:
@@ -83,17 +83,13 @@ def _lines_of(file: str) -> list[str]:
 def made_at(code: UserCode, source: Source, cause: Cause, remedy: str) -> Source:
     """The statement that makes a mistake, if the code around the line where it was seen has but one of its kind."""
     if made := re.match(r"loss_object = [\w.]*?(\w+)\(\.\.\., ", remedy):
-        source = _nearer(code, source, rf"\b{made[1]}\(")
+        source = code.nearer(source, rf"\b{made[1]}\(")
     # Functions of tf.nn have no object that is made elsewhere.
     of_function = re.search(rf"tf\.{OF_NN}", source.text)
     of_call = remedy.startswith("loss = loss_object(")
     if cause.made_in and not source.instead and not of_function and not of_call:
-        source = _nearer(code, source, cause.made_in)
+        source = code.nearer(source, cause.made_in)
     return source
-
-
-def _nearer(code: UserCode, source: Source, pattern: str) -> Source:
-    return code.moved(source, code.only_line(pattern, source.line) or source.line)
 
 
 def line_of_loss(code: UserCode, source: Source, cause: Cause, remedy: str) -> Source:
