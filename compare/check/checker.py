@@ -167,8 +167,8 @@ class Checker:
                 failure = NotApplicable("replay", f"the steps cannot be analysed: {survived(error)}")
                 report = self._judge_by_twins(report, records, hidden, failure)
         held = report.comparison.held_different()
-        report = replace(report, comparison=held, certain=report.certain or lost)
-        report = replace(report, unexplained=()) if lost else report
+        unexplained = () if lost else report.unexplained
+        report = replace(report, comparison=held, certain=report.certain or lost, unexplained=unexplained)
         if report.comparison.training.verdict in (IDENTICAL, ALIKE):
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))

@@ -44,14 +44,11 @@ def hints_on_random_numbers(sides: Sides, located: Located) -> Iterator[Measurem
     for at in (sides, sides.turned()):
         own = at.other_trace.drawn
         late = _drawn_for_loss(at.other, at.step) if stage == LOSS else own
-        inside = _drawn_in(at.other, at.step) - _drawn_in(at.right, at.step)
+        right, other = ({event.info["name"] for event in each.of(at.step, "drawn")} for each in at.close_ups)
+        inside = other - right
         alone = [each for each in own if each in (inside if at.right_trace.drawn else late)]
         if alone and not at.right_trace.drawn.keys() & {*alone}:
             yield Measurement.of("calls-alone", side=at.other_name, functions=alone)
-
-
-def _drawn_in(close_up: CloseUp, step: int) -> set[str]:
-    return {event.info["name"] for event in close_up.of(step, "drawn")}
 
 
 def _of_other_shapes(sides: Sides, name: str) -> Measurement | None:

@@ -123,15 +123,12 @@ def _labels_differ(at: Step) -> bool:
     if {row for number in at.reference.steps for row in at.reference.rows(number, "targets")}.issuperset(b):
         return True
     one, other, twins = at.of(_true)
-    if len(one) > 1 and any(_equal(*pair) for pair in zip(one, other, strict=False)):
+    arrays = [(a.arrays, b.arrays) for a, b in zip(one, other, strict=False)]
+    if len(one) > 1 and any(len(a) == len(b) > 0 and all(map(np.array_equal, a, b)) for a, b in arrays):
         return False  # of several losses one has equal labels: what another is given is computed, as by a teacher
     calls = [_calls_of_loss(each, at.number, true) for each, true in ((at.reference, one), (at.candidate, other))]
     gap, noise = gap_and_noise(joined(one), joined(other), list(map(joined, twins)))
     return calls[0] == calls[1] and gap > noise
-
-
-def _equal(one: Event, other: Event) -> bool:
-    return len(one.arrays) == len(other.arrays) > 0 and all(map(np.array_equal, one.arrays, other.arrays))
 
 
 def _calls_of_loss(close_up: CloseUp, step: int, true: Sequence[Event]) -> list[Any]:

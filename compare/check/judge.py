@@ -22,7 +22,7 @@ from compare.check.recipe import EPSILON, Recipe, Span, Update, distance, multip
 from compare.check.report import Fit
 from compare.check.search import MUCH_BETTER, Explanation, find_explanations, recognisers
 from compare.check.step_values import common_multiple, parallel, relative_gap
-from compare.check.weight_gaps import MAX_KINK_RESIDUAL, RIGHT_LEAVES, ROUNDING, WeightGaps
+from compare.check.weight_gaps import MAX_KINK_RESIDUAL, RIGHT_LEAVES, ROUNDING, WeightGaps, norms
 from compare.check.weights_only import search_by_weights
 from compare.verdict.findings import NotApplicable
 from compare.watch.trace import CLIPPING
@@ -165,15 +165,8 @@ def _optimizer_hides(case: Case, recipe: Recipe, gaps: WeightGaps) -> bool:
     from_observed = simulate(replay, steps, update)
     from_right = simulate(replay, steps, update, right)
     noise = gaps.noise_floor[:, : gaps.trainable]
-    differences = np.array(
-        [
-            [
-                np.max([np.linalg.norm(part) for part in replicas])
-                for replicas in zip(*map(replay.unflatten, a - b), strict=True)
-            ]
-            for a, b in zip(from_observed, from_right, strict=True)
-        ]
-    )
+    apart = (map(replay.unflatten, a - b) for a, b in zip(from_observed, from_right, strict=True))
+    differences = norms([[list(copies) for copies in zip(*replicas, strict=True)] for replicas in apart], None)
     return bool((differences <= ROUNDING * noise).all())
 
 

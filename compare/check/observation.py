@@ -226,13 +226,9 @@ def changed_variables(
     before: Sequence[Sequence[Gradient]], after: Sequence[Sequence[Gradient]], first: int | None
 ) -> list[int]:
     """Returns the indices of the ``first`` variables, or of all, that differ on any replica; NaN equals NaN."""
-    changed = {
-        k: None
-        for a, b in zip(before, after, strict=True)
-        for k, (x, y) in enumerate(zip(a[:first], b[:first], strict=True))
-        if not equal(x, y)
-    }
-    return list(changed)
+    replicas = zip(before, after, strict=True)
+    pairs = (enumerate(zip(a[:first], b[:first], strict=True)) for a, b in replicas)
+    return list(dict.fromkeys(k for copies in pairs for k, pair in copies if not equal(*pair)))
 
 
 def as_record(name: str, records: Sequence[AnyRecord]) -> Record:

@@ -119,10 +119,8 @@ class UnclippedOptimizer:
 
     def __init__(self, optimizer: Any, *, traced: bool, rates: bool) -> None:
         self.optimizer = optimizer
-        limits = {kind: getattr(optimizer, kind, None) for kind in CLIPPING}
-        self._clip = next(
-            ((kind, float(limit)) for kind, limit in limits.items() if limit is not None and limit > 0), None
-        )
+        limits = ((kind, float(getattr(optimizer, kind, None) or 0.0)) for kind in CLIPPING)
+        self._clip = next((each for each in limits if each[1] > 0), None)
         for kind in CLIPPING:
             setattr(optimizer, kind, None)
         self._variables = [distributed(v) for v in optimizer.variables]

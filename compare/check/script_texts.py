@@ -62,22 +62,12 @@ def _script_flag(
     return f"{side} calls {layer} {how}, {other} with training=True{why}"
 
 
-def _script_limits(
-    *,
-    limited: str,
-    limit: float,
-    side: str,
-    other: str,
-    replicas: int,
-    clipping: Mapping[str, float],
-    other_clipping: Mapping[str, float],
-    **_: Any,
-) -> str:
+def _script_limits(*, clipping: Mapping[str, float], other_clipping: Mapping[str, float], **q: Any) -> str:
     own, others = (", ".join(f"{key}={value:g}" for key, value in each.items()) for each in (clipping, other_clipping))
-    each = " on each replica" if replicas > 1 else ""
+    limit = f"{q['limit']:.4g}{' on each replica' if q['replicas'] > 1 else ''}"
     then = f", and its optimizer clips by {own}" if own else ""
     does = f"clips by its optimizer's {others}" if others else "does not"
-    return f"{side} limits {limited} to {limit:.4g}{each} before it applies the gradients{then}; {other} {does}"
+    return f"{q['side']} limits {q['limited']} to {limit} before it applies the gradients{then}; {q['other']} {does}"
 
 
 def _value(setting: Any) -> str:

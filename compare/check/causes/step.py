@@ -168,7 +168,8 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
             if limit is None:
                 continue
             usual = kind == "value" or is_round(limit, 2)
-            explains = usual or (kind == "global" and _limits_rows(at.other, at.step))
+            in_rows = any(event.info.get("in_rows") for event in at.other.of(at.step, "gradients"))
+            explains = usual or (kind == "global" and in_rows and at.other.of(at.step, "clip"))
             if explains and all(equal_gradients(a, Clip(kind, limit).of_variables(b)) for a, b in each):
                 quantities = {"limited": limited, "limit": limit, "replicas": sides.replicas}
                 remedy = f"gradients = {code.format(limit)}  # before they are applied"
@@ -179,12 +180,6 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
                 seen = Measurement.of("script-limits", **quantities, clipping=own, other_clipping=others)
                 yield Variant({}, at.named(seen), measured=True, remedy=remedy)
                 return
-
-
-def _limits_rows(close_up: CloseUp, step: int) -> bool:
-    """Whether a side calls a function that limits gradients, of which some are rows."""
-    gradients = close_up.of(step, "gradients")
-    return bool(close_up.of(step, "clip")) and any(event.info.get("in_rows") for event in gradients)
 
 
 def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
