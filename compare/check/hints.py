@@ -110,15 +110,9 @@ def _hints_on_calls(sides: Sides, located: Located) -> Iterator[Measurement]:
     trace = sides.right_trace
     if located.where.partition(", ")[0] in [trace.variables[i].name for i in trace.trained]:
         return  # no statistics
-    times = [
-        sum(
-            event.replica == 0 and event.info.get("training") is True
-            for event in each.model_events(sides.step, "predictions")
-        )
-        for each in sides.close_ups
-    ]
-    if times[0] != times[1]:
-        yield Measurement.of("called-in-training-times", times=times[1], other_times=times[0])
+    right, other = (flags.count(True) for flags in flags_of(sides))
+    if right != other:
+        yield Measurement.of("called-in-training-times", times=other, other_times=right)
 
 
 def _hints_on_outputs(sides: Sides, located: Located) -> Iterator[Measurement]:
@@ -437,13 +431,10 @@ def _keeps_gradients(sides: Sides) -> bool:
         norms = [norm_of(list(each.values())) for each in (now, total)]
         if 0 < norms[0] < norms[1] and equal_gradients(now, total, norms[0] / norms[1]):
             return True
-    return (
-        bool(before)
-        and right.keys() == now.keys() == before.keys()
-        and any(
-            equal_gradients(right, {i: now[i] - before[i] / parts for i in now}) for parts in {1, sides.parts[1] or 1}
-        )
-    )
+    if not before or not right.keys() == now.keys() == before.keys():
+        return False
+    shares = {1, sides.parts[1] or 1}
+    return any(equal_gradients(right, {i: now[i] - before[i] / share for i in now}) for share in shares)
 
 
 AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]]]] = {

@@ -40,9 +40,9 @@ class Used:
     options: str = "..."
 
     @classmethod
-    def of(cls, words: Mapping[str, bool], optimizer: str = "tf.keras.optimizers.Adam", options: str = "...") -> Used:
+    def of(cls, words: Mapping[str, bool], **code: str) -> Used:
         """What is used, from whether each word holds."""
-        return cls(frozenset(word for word, holds in words.items() if holds), optimizer, options)
+        return cls(frozenset(word for word, holds in words.items() if holds), **code)
 
     def seeing(self, divided: Collection[str]) -> Used:
         """The same, with what was seen of the parts, training and validation, whose loss Keras divides."""
@@ -86,7 +86,7 @@ def used_by(other: Trace, right: Trace, step: int = 1) -> Used:
     given = {name: config[name] for name in OPTIONS if config.get(name) and config[name] != USUAL.get(name)}
     given = {name: value for name, value in given.items() if isinstance(value, int | float)}
     options += [f"{name}={value if isinstance(value, bool) else format(value, '.6g')}" for name, value in given.items()]
-    return Used.of(words, class_of(optimizer), ", ".join(options))
+    return Used.of(words, optimizer=class_of(optimizer), options=", ".join(options))
 
 
 def class_of(optimizer: Mapping[str, Any]) -> str:
