@@ -395,10 +395,10 @@ def test_the_first_value_of_a_step_gives_its_stage(
     spoils: Mapping[str, int], stage: str, where: str, value: float
 ) -> None:
     lost = step(**dict.fromkeys(spoils, value))
-    for other in (step(), None):
+    for other in (step(), CloseUp({})):
         found = not_finite.first_value(lost, other, 2, ["kernel"])
         assert found is not None and (found.stage, found.where) == (stage, where)
-        assert other is None or found.other
+        assert not other.steps or found.other
     assert not_finite.first_value(step(), lost, 2, ["kernel"]) is None
 
 

@@ -176,8 +176,7 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
         if rows[0] != rows[1]:
             if not sides.right.all_rows().issuperset(rows[1]):
                 return []
-            names = sides.variables
-            found = locate(*sides.close_ups, [], step, names)
+            found = locate(*sides.close_ups, [], step, sides.variables)
             return name_causes(found, replace(sides, step=step)) if found.stage == EXAMPLES else []
     return []
 
@@ -209,7 +208,7 @@ def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> l
 
 def _with_updates_of(at: Sides, variables: Sequence[str]) -> CloseUp:
     """What was seen of the side at fault, of its updates only those of some variables, if any of these is updated."""
-    wanted = {i for i, each in enumerate(at.right_trace.variables) if each.name in variables}
+    wanted = {i for i, name in enumerate(at.variables) if name in variables}
     events = at.other.steps.get(at.step, ())
     chosen = [each for each in events if each.kind != "gradients" or wanted.intersection(each.info["positions"])]
     some_left = any(each.kind == "gradients" for each in chosen)

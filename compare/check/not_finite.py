@@ -48,7 +48,7 @@ def first_of_steps(
 ) -> FirstValue | None:
     """Finds the first value of some steps, counted over the whole training, that is not finite on one side only."""
     for step in steps:
-        if first := first_value(side, other, step, variables):
+        if first := first_value(side, other or CloseUp({}), step, variables):
             return replace(first, step=step)
     updated = side.of(steps[-1], "updated") if steps else []
     if found.step and updated and all(_finite(array) for event in updated for array in event.arrays):
@@ -57,12 +57,11 @@ def first_of_steps(
     return None
 
 
-def first_value(side: CloseUp, other: CloseUp | None, step: int, variables: Sequence[str]) -> FirstValue | None:
+def first_value(side: CloseUp, other: CloseUp, step: int, variables: Sequence[str]) -> FirstValue | None:
     """Finds the first value of a step that is not finite on one side, and is on the other if that was seen."""
-    before, given = side.after.get(step - 1), None if other is None else other.after.get(step - 1)
-    if found := _of_weights(before, given, variables, BEFORE):
+    if found := _of_weights(side.after.get(step - 1), other.after.get(step - 1), variables, BEFORE):
         return found
-    seen = [] if other is None else list(other.steps.get(step, ()))
+    seen = other.steps.get(step, ())
     for event in side.steps.get(step, ()):
         for name, array in _parts(event, variables):
             if _finite(array):
@@ -74,7 +73,7 @@ def first_value(side: CloseUp, other: CloseUp | None, step: int, variables: Sequ
             if same and not all(map(_finite, same)):
                 continue  # both have it, such as an attention mask of minus infinity
             return FirstValue(*name, shown(array), shown(same[0]) if same else "")
-    return _of_weights(side.after.get(step), None if other is None else other.after.get(step), variables, AFTER)
+    return _of_weights(side.after.get(step), other.after.get(step), variables, AFTER)
 
 
 def _of_weights(weights: Weights, others: Weights, variables: Sequence[str], when: str) -> FirstValue | None:

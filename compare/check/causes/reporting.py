@@ -231,13 +231,10 @@ def _measures(trace: Trace, ends: Sequence[int], like: Trace) -> dict[str, Measu
 def _what(metric: Measured) -> str:
     """What a metric measures: two classes measure the same if each gets labels in its own form."""
     classes = metric.predicted[-1] if metric.predicted else None
-    if metric.kind == "SparseCategoricalAccuracy" and (
-        metric.true[-1:] == [1] or len(metric.true) < len(metric.predicted)
-    ):
-        return "most probable class"
-    if metric.kind == "CategoricalAccuracy" and metric.true[-1:] == [classes] and classes != 1:
-        return "most probable class"
-    return metric.kind
+    of_numbers = metric.true[-1:] == [1] or len(metric.true) < len(metric.predicted)
+    of_vectors = metric.true[-1:] == [classes] and classes != 1
+    own_form = {"SparseCategoricalAccuracy": of_numbers, "CategoricalAccuracy": of_vectors}
+    return "most probable class" if own_form.get(metric.kind) else metric.kind
 
 
 _OTHER = r"(?:(?!\.result\().)*"
