@@ -71,11 +71,11 @@ Recorded = Callable[[Sides, Located], Iterable[Variant]]
 """Variants that two recorded sides show. One without changes was seen; what others change of the loss is predicted."""
 
 
-def one_of(kind: Callable[[Sides, Located], tuple[str, Variant] | None], wanted: str) -> Recorded:
+def one_of(kind: Callable[..., tuple[str, Variant] | None], wanted: str) -> Callable[..., list[Variant]]:
     """Recognises one of the causes that a function tells apart, each by its id."""
 
-    def recognise(sides: Sides, located: Located) -> list[Variant]:
-        found = kind(sides, located)
+    def recognise(*seen: Any) -> list[Variant]:
+        found = kind(*seen)
         return [found[1]] if found and found[0] == wanted else []
 
     return recognise

@@ -36,7 +36,7 @@ def settings_read(case: Case) -> list[Variant]:
     (own, config), (cls, expected) = case.optimizers
     if own is not cls:
         return [_other_class(case)]
-    return [Variant(change, seen) for change, seen in _other_settings(case, config, expected)]
+    return list(_other_settings(case, config, expected))
 
 
 def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
@@ -51,40 +51,27 @@ def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
         yield _other_class(case)
         return
     yield from _applied_in_parts(case)
-    changes = [*_other_settings(case, config, expected), *_other_rate(case), *_lost_count(case)]
-    if not changes:
+    of_rate = one_of(_kind_of_rates, "optimizer-differs")(case, update)
+    changed = [*_other_settings(case, config, expected), *of_rate, *_lost_count(case)]
+    if not changed:
         begins = frozenset(i for i in range(1, len(case.steps)) if case.steps[i].epoch != case.steps[i - 1].epoch)
         yield Variant({"restarts": begins, "iterations": _counts(case)}, Measurement.of("slots-emptied-per-epoch"))
-    for change, seen in changes:
-        yield Variant(change, seen)
-    if len(changes) > 1:
-        merged = {name: value for change, _ in changes for name, value in change.items()}
-        yield Variant(merged, Measurement.all([seen for _, seen in changes]))
+    yield from changed
+    if len(changed) > 1:
+        merged = {name: value for each in changed for name, value in each.changes.items()}
+        yield Variant(merged, Measurement.all([each.evidence for each in changed]))
 
 
-Change = tuple[dict[str, Any], Measurement]
-"""Fields of ``Update`` with their values, and what was seen of them."""
-
-
-def _other_settings(case: Case, config: dict[str, Any], expected: dict[str, Any]) -> Iterator[Change]:
+def _other_settings(case: Case, config: dict[str, Any], expected: dict[str, Any]) -> Iterator[Variant]:
     """Hyperparameters that differ, from the beginning or from a later step on."""
     if other := _hyperparameters(config, expected):
-        yield {"overrides": other}, _settings(case, other, expected)
+        yield Variant({"overrides": other}, _settings(case, other, expected))
         return
     for i, (_, settings) in enumerate(case.settings(case.observation)):
         if other := _hyperparameters(settings, config):
             seen = _settings(case, other, expected).but(since_step=i + 1, since_epoch=case.steps[i].epoch)
-            yield {"overrides": other, "since": i}, seen
+            yield Variant({"overrides": other, "since": i}, seen)
             return
-
-
-def _other_rate(case: Case) -> Iterator[Change]:
-    other = _other_rates(case)
-    if other and not _schedule_missing(case):
-        rates, expected, i = other
-        pattern = _pattern(case, rates, expected)
-        seen = Measurement.of("learning-rate", learning_rate=rates[i], expected=expected[i], step=i + 1, **pattern)
-        yield {"learning_rates": rates}, seen
 
 
 def _applied_again(case: Case) -> Variant:
@@ -105,7 +92,7 @@ def _applied_in_parts(case: Case) -> Iterator[Variant]:
         yield Variant(changes, seen, remedy=ONCE_FOR_ALL)
 
 
-def _lost_count(case: Case) -> Iterator[Change]:
+def _lost_count(case: Case) -> Iterator[Variant]:
     """An optimizer that begins anew, or whose count of steps is not that of the steps made."""
     counts = _counts(case)
     pairs = enumerate(itertools.pairwise(case.steps), 1)
@@ -116,9 +103,9 @@ def _lost_count(case: Case) -> Iterator[Change]:
     ):
         first = case.steps[min(restarts)]
         seen = Measurement.of("begins-anew", step=min(restarts) + 1, epoch=first.epoch)
-        yield {"restarts": restarts, "iterations": counts}, seen
+        yield Variant({"restarts": restarts, "iterations": counts}, seen)
     if counts != tuple(range(len(counts))) and all(len(step.calls) == 1 for step in case.steps):
-        yield {"iterations": counts}, Measurement.of("iterations", iterations=counts)
+        yield Variant({"iterations": counts}, Measurement.of("iterations", iterations=counts))
 
 
 def _counts(case: Case) -> tuple[int, ...]:
@@ -229,11 +216,27 @@ FORMULAS: Mapping[str, Sequence[str]] = {
 """Formulas that no setting of the optimizer describes (see ``optimizer_replay``), by its class."""
 
 
-def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...], int] | None:
-    """The learning rates of the loop and of the reference, and the first step in which they differ; None if in none."""
+def _kind_of_rates(case: Case, update: Update) -> tuple[str, Variant] | None:
+    """The cause of other learning rates: callbacks or a schedule of the reference's, where the loop's is constant."""
     rates, expected = _rates(case), _rates(case, reference=True)
-    first = next((i for i, (a, b) in enumerate(zip(rates, expected, strict=False)) if a != b), None)
-    return None if first is None else (rates, expected, first)
+    i = next((i for i, (a, b) in enumerate(zip(rates, expected, strict=False)) if a != b), None)
+    if i is None:
+        return None
+    stays = len(set(rates)) == 1 < len(set(expected))
+    if stays and not case.observation.optimizers:
+        return None
+    scheduled = isinstance(case.optimizers[1][1].get("learning_rate"), dict)
+    if not stays:
+        numbers = {"learning_rate": rates[i], "expected": expected[i], "step": i + 1}
+        cause, seen = "optimizer-differs", Measurement.of("learning-rate", **numbers, **_pattern(case, rates, expected))
+    elif (callbacks := setting_rate(case.callbacks)) and not scheduled and not case.observation.sets_rate:
+        numbers = {"step": i + 1, "expected": expected[i], "learning_rate": rates[i], "epoch": case.steps[i].epoch}
+        seen = Measurement.of("callbacks-set-rate", callbacks=callbacks, reference=case.reference.name, **numbers)
+        cause = "callbacks-missing"
+    else:
+        seen = Measurement.of("rate-stays", learning_rate=rates[0], expected=expected)
+        cause = "learning-rate-schedule-missing"
+    return cause, Variant({"learning_rates": rates}, seen)
 
 
 def _pattern(case: Case, rates: Sequence[float], right: Sequence[float]) -> dict[str, Any]:
@@ -248,33 +251,6 @@ def _pattern(case: Case, rates: Sequence[float], right: Sequence[float]) -> dict
     if all(len(each) == 1 for each in own) and any(len(each) > 1 for each in expected):
         return {"pattern": "once per epoch"}
     return {"pattern": "one epoch late"} if len(own) > 1 and own[1:] == expected[:-1] else {}
-
-
-def _schedule_missing(case: Case) -> bool:
-    """Whether the loop's learning rate is constant and the reference's is not."""
-    rates = _other_rates(case)
-    return rates is not None and len(set(rates[0])) == 1 and len(set(rates[1])) > 1
-
-
-def _callbacks_set_rate(case: Case) -> bool:
-    """Whether one of the reference's callbacks changes its learning rate, and the loop never sets a rate."""
-    if case.observation.sets_rate:
-        return False  # by itself, in its own way
-    rates = _rates(case, reference=True)
-    has_schedule = isinstance(case.optimizers[1][1].get("learning_rate"), dict)
-    return bool(setting_rate(case.callbacks)) and not has_schedule and len(set(rates)) > 1
-
-
-def _no_callbacks(case: Case, update: Update) -> Iterable[Variant]:
-    other = _other_rates(case)
-    if other and case.observation.optimizers and _schedule_missing(case) and _callbacks_set_rate(case):
-        rates, expected, i = other
-        seen = Measurement.of(
-            "callbacks-set-rate",
-            callbacks=setting_rate(case.callbacks), reference=case.reference.name, step=i + 1,
-            expected=expected[i], learning_rate=rates[i], epoch=case.steps[i].epoch,
-        )  # fmt: skip
-        yield Variant({"learning_rates": rates}, seen)
 
 
 def _average_not_taken(case: Case) -> Measurement | None:
@@ -311,10 +287,7 @@ def _callbacks_missing(case: Case) -> Measurement | None:
 def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
     if case.by_hand and (first := case.replay.scheduled(0)) is not None:
         yield Variant({"learning_rates": (first,)}, Measurement.of("rate-of-first-step", learning_rate=first))
-    if case.observation.optimizers and _schedule_missing(case) and not _callbacks_set_rate(case):
-        rates, expected = _rates(case), _rates(case, reference=True)
-        seen = Measurement.of("rate-stays", learning_rate=rates[0], expected=expected)
-        yield Variant({"learning_rates": rates}, seen)
+    yield from one_of(_kind_of_rates, "learning-rate-schedule-missing")(case, update)
 
 
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
@@ -384,7 +357,7 @@ CAUSES = (
         wrong="for epoch in range(epochs):\n    train_one_epoch()",
         remedy=with_callbacks("run.build_callbacks()", "run.epochs"),
         remedies={SCRIPT: with_callbacks("[...]", "range(1, epochs + 1)")},
-        update=_no_callbacks,
+        update=one_of(_kind_of_rates, "callbacks-missing"),
         recorded={"": recorded_end, EXAMPLES: recorded_end, UPDATE: one_of(kind_of_setting, "callbacks-missing")},
         fact=_callbacks_missing,
     ),
