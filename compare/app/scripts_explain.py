@@ -32,7 +32,7 @@ from compare.check.judge_recorded import name_causes, name_copies, name_further,
 from compare.check.judgement import survived
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
-from compare.check.recorded import factor_of_gradients, things_apart
+from compare.check.recorded import things_apart
 from compare.check.stages import Located
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Sides
 from compare.naming import some
@@ -123,7 +123,7 @@ def _say_what_the_optimizer_hides(session: ScriptsSession, model: ModelPair) -> 
         return
     tell(session.console, "Looking into step 1: running both again up to there …")
     sides = seen_first(session, model)
-    factor = 0.0 if sides is None else factor_of_gradients(sides)
+    factor = 0.0 if sides is None else sides.factor_of_gradients
     if sides is not None and factor:
         named = name_causes(Located(1, LOSS), sides)
         mistake = "".join(f" ({each.id}{f', {each.source}' if each.source else ''})" for each in named[:1])

@@ -111,9 +111,8 @@ def _judge_epoch_ends(case: Case, judgement: Judgement) -> None:
         judgement.mark_wrong(seen, certain=True)
     elif "optimizer-differs" in judgement.causes:
         return  # which ends without its moving averages
-    elif reference.changed_after_training and not observation.changed_after_training:
-        changed_last = reference.changed_after_training[:3]
-        judgement.mark_wrong(Measurement.of("changed-last", variables=changed_last, **names), certain=True)
+    elif (changed_last := reference.changed_after_training) and not set(changed_last) & set(observation.changed_last):
+        judgement.mark_wrong(Measurement.of("changed-last", variables=changed_last[:3], **names), certain=True)
     usual = {name for changes in reference.changed_after_steps.values() for name in changes}
     for epoch, changes in observation.changed_after_steps.items():
         changed = {name: gap for name, gap in changes.items() if name not in usual}

@@ -179,6 +179,12 @@ class Observation:
         return list(dict.fromkeys(self.names[k] for k in changed))
 
     @property
+    def changed_last(self) -> list[str]:
+        """The names of variables that changed after the last step, in the end of its epoch or after that."""
+        at_end = self.changed_after_steps.get(max(self.epoch_end_states, default=0), {})
+        return list(dict.fromkeys((*at_end, *self.changed_after_training)))
+
+    @property
     def changed_after_steps(self) -> dict[int, dict[str, float]]:
         """The largest change of each variable between the last step of an epoch and its end, by epoch and name."""
         return {

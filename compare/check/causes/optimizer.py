@@ -258,12 +258,10 @@ def _average_not_taken(case: Case) -> Measurement | None:
 
     One that takes them over before it reports its last epoch, as after every other, does.
     """
-    reference, observation = case.reference, case.observation
-    given = reference.changed_after_training
-    at_last_end = observation.changed_after_steps.get(max(observation.epoch_end_states, default=0), {})
-    if not case.averages or not given or observation.changed_after_training or at_last_end.keys() & set(given):
+    given, own = case.reference.changed_after_training, case.observation.changed_last
+    if not case.averages or not given or set(own) & set(given):
         return None
-    names = {"reference": reference.name, "side": observation.name}
+    names = {"reference": case.reference.name, "side": case.observation.name}
     return Measurement.of("averages-not-taken", variables=given, **names)
 
 
