@@ -379,4 +379,7 @@ def report(epoch: int | None = None, **metrics: float) -> None:
     Args:
         epoch: the epoch, from 1, or from 0 in all calls; by default the one that has just been trained.
         metrics: the numbers, under the names that ``fit`` gives them.
+
+    Raises:
+        TypeError: in such a script, if one of them is not a single number.
     """

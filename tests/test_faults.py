@@ -344,14 +344,18 @@ def test_a_model_whose_call_ends_the_process_is_no_verdict(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "output", ["> /dev/full 2>&-", *(pytest.param(each, marks=pytest.mark.slow) for each in (">&-", "| head -1"))]
+    ("output", "told"),
+    [
+        ("> /dev/full", "compare.py: the output cannot be written (No space left on device), so some of it is lost\n"),
+        *(pytest.param(each, "", marks=pytest.mark.slow) for each in (">&-", "2>&-", "| head -1")),
+    ],
 )
-def test_closed_and_full_outputs_stop_nothing(tmp_path, output):
+def test_closed_and_full_outputs_stop_nothing(tmp_path, output, told):
     (tmp_path / "my_task.py").write_text(TASK)
     script = Path(__file__).parents[1] / "scripts" / "compare.py"
     command = f"{sys.executable} {script} --experiment my_task.py --strategy default --epochs 1 --reports . --name run"
     done = subprocess.run(["bash", "-c", f"{command} {output}"], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, told)
     assert read_json(tmp_path / "run" / "verdict.json")["verdict"] == "identical"
 
 
@@ -396,3 +400,15 @@ def test_characters_that_the_stream_cannot_encode_are_escaped(tmp_path):
     with open(tmp_path / "out", "w", encoding="ascii") as file:
         forgiving(file).write("modèle")
     assert (tmp_path / "out").read_text() == r"mod\xe8le"
+
+
+def test_a_file_of_the_run_that_user_code_changes_meanwhile_leaves_no_verdict(tmp_path):
+    class Overwrites(compare.CustomLoop):
+        name = "overwrites"
+
+        def train(self, run):
+            super().train(run)
+            (tmp_path / "run" / "run.json").write_text("junk")
+
+    with pytest.raises(NoVerdictError, match=r"run/run\.json was changed meanwhile, run it again$"):
+        run(tasks.experiment(), tmp_path, ("fit", Overwrites()), name="run")

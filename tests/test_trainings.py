@@ -573,6 +573,8 @@ def test_epochs_that_a_script_reports_may_count_from_0(watch: Watch, first: int)
             compare.report(first + epoch, loss=epoch)
         with pytest.raises(TypeError, match=r"^report\(\) takes from 0 to 1 positional arguments but 2 were given$"):
             compare.report(1, {"loss": 1})  # type: ignore[call-arg] # as a script may do
+        with pytest.raises(TypeError, match=r"^compare\.report was given list as loss: give one number$"):
+            compare.report(1, loss=[1.0, 2.0])  # type: ignore[arg-type]
 
     reported = [(each.epoch, each.value) for each in only(watch(script)).reported if each.name == "loss"]
     assert reported == [(1, 0), (2, 1)]

@@ -79,6 +79,8 @@ def carry_out(options: Request, folder: Path, console: Console, *, command: bool
             raise KeyboardInterrupt from error
         if isinstance(error, RequestError) and not folder.exists():
             raise StorageError(f"{shown_path(folder)} was removed meanwhile", "run it again") from error
+        if isinstance(error, RecordError) and not options.goes_on and folder in Path(error.args[0]).parents:
+            raise StorageError(f"{shown_path(error.args[0])} was changed meanwhile", "run it again") from error
         if isinstance(error, StorageError) and not isinstance(options, Trained):
             raise StorageError(error.reason, f"then {run_again(options, folder)}") from error.__cause__
         left = any((folder / name).exists() for name in ("metrics.csv", "verdict.json"))

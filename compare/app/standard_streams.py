@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 GONE = OSError, ValueError, AttributeError
 """What a stream raises that cannot be written, or that user code has closed, or set to None."""
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_lost: list[str] = []
+"""Why something could not be printed, where nobody has closed or left the stream."""
 
 
 def provide() -> None:
@@ -137,6 +140,9 @@ def ending(program: str, carry_out: Callable[[], int]) -> int:
         fail(program, text, status)
     with suppress(NoVerdictError):  # one reason is enough
         _flush()
+    if _lost:
+        fail(program, f"the output cannot be written ({_lost[0]}), so some of it is lost", status)
+        _lost.clear()
     return status
 
 
@@ -178,18 +184,20 @@ class _Forgiving:
                 self._stream.write(text)
             except UnicodeEncodeError as error:
                 self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
-        except GONE:
-            self._give_up()
+        except GONE as error:
+            self._give_up(error)
         return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except GONE:
-            self._give_up()
+        except GONE as error:
+            self._give_up(error)
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: Exception) -> None:
         """Leads the stream nowhere: Python would fail again when it flushes the stream at its end."""
+        if isinstance(error, OSError) and error.errno in FULL:
+            _lost.append(str(error.strerror))
         nowhere = os.open(os.devnull, os.O_WRONLY)
         with suppress(*GONE):
             os.dup2(nowhere, self._stream.fileno())

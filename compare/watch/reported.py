@@ -231,6 +231,9 @@ class _Metrics:
         """Records what is given to ``compare.report``."""
         original(*args, **numbers)  # says itself what is wrong with the call
         epoch = args[0] if args else numbers.pop("epoch", None)
+        for name, value in numbers.items():
+            if _number(value) is None:
+                raise TypeError(f"compare.report was given {type(value).__name__} as {name}: give one number")
         self._first_epoch = self._first_epoch if epoch is None else min(self._first_epoch, int(epoch))  # may be 0
         for name, value in numbers.items():
             self._report(name, "", value, epoch=0 if epoch is None else int(epoch) + 1 - self._first_epoch)
