@@ -15,12 +15,15 @@ import pytest
 import tasks
 from eager import Eager, run
 from killed_runs import TASK
+from rich.console import Console
 
 import compare.check
 from compare import records
+from compare.app import session
 from compare.app.standard_streams import forgiving, print_traceback, stderr_to
-from compare.errors import NoVerdictError
-from compare.records import read_json
+from compare.errors import NoVerdictError, StorageError
+from compare.options import request
+from compare.records import RecordError, read_json
 
 
 @pytest.fixture(autouse=True)
@@ -402,13 +405,19 @@ def test_characters_that_the_stream_cannot_encode_are_escaped(tmp_path):
     assert (tmp_path / "out").read_text() == r"mod\xe8le"
 
 
-def test_a_file_of_the_run_that_user_code_changes_meanwhile_leaves_no_verdict(tmp_path):
-    class Overwrites(compare.CustomLoop):
-        name = "overwrites"
+@pytest.mark.parametrize(
+    ("resume", "error", "told"),
+    [
+        (False, StorageError, r"run/run\.json was changed meanwhile, run it again$"),
+        (True, ValueError, "as JSON; restore"),
+    ],
+)
+def test_a_file_of_the_run_that_changes_meanwhile_leaves_no_verdict(tmp_path, monkeypatch, resume, error, told):
+    def changed(*_, **__):
+        raise RecordError(tmp_path / "run" / "run.json", "cannot be read as JSON")
 
-        def train(self, run):
-            super().train(run)
-            (tmp_path / "run" / "run.json").write_text("junk")
-
-    with pytest.raises(NoVerdictError, match=r"run/run\.json was changed meanwhile, run it again$"):
-        run(tasks.experiment(), tmp_path, ("fit", Overwrites()), name="run")
+    monkeypatch.setattr(session, "_by_mode", changed)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.csv").touch()
+    with pytest.raises(error, match=told):
+        session.carry_out(request(resume=resume, name="run"), tmp_path / "run", Console(quiet=True))

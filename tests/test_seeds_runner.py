@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from concurrent.futures import CancelledError
@@ -267,16 +268,25 @@ def test_a_port_that_accepts_and_never_answers_is_no_scheduler(monkeypatch: pyte
             seeds_runner._run_all(Mock(options=study), 1, [Job("fit", 0)], {}, Mock(), Mock())
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_scheduler_without_workers_is_said(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-    client, say = MagicMock(), Mock()
-    client.scheduler_info.return_value = {"workers": {str(number): {} for number in range(workers)}}
+@pytest.mark.parametrize(("workers", "times"), [([0, 0], 1), ([1, 2], 0), ([1, 0, 0, 1, 0], 2)])
+def test_a_scheduler_without_workers_is_said_also_when_the_last_has_gone(
+    monkeypatch: pytest.MonkeyPatch, workers: list[int], times: int
+) -> None:
+    client, say, counts, seen = MagicMock(), Mock(), iter(workers), threading.Event()
+
+    def scheduler_info() -> dict[str, Any]:
+        if (count := next(counts, None)) is None:
+            seen.set()
+        return {"workers": {str(number): {} for number in range(workers[-1] if count is None else count)}}
+
+    client.scheduler_info = scheduler_info
     monkeypatch.setattr("distributed.Client", Mock(return_value=client))
+    monkeypatch.setattr(seeds_runner, "WORKERS_SECONDS", 0.0)
     study = Study(seeds=2, backend="dask", scheduler="tcp://127.0.0.1:9")
     with seeds_runner._executor(study, 1, say):
-        told = [call.args[0] for call in say.call_args_list]
+        assert seen.wait(10)
     waits = "tcp://127.0.0.1:9 has no workers; waiting for one; start it with: dask worker tcp://127.0.0.1:9"
-    assert told == ([] if workers else [waits])
+    assert [call.args[0] for call in say.call_args_list] == [waits] * times
 
 
 def test_a_study_whose_scheduler_dies_can_be_continued_with_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,3 +157,14 @@ def test_a_clock_that_stands_still_is_no_error(tensorflow: Any, monkeypatch: pyt
     run.build()
     run.end_epoch(1, {"loss": 1.0})
     assert np.isnan(records[-1].examples_per_second)
+
+
+def test_a_step_after_the_last_epoch_is_refused(tensorflow: Any) -> None:
+    run = run_of(tasks.experiment())
+    model, optimizer, *_ = run.build()
+    for _ in range(run.steps_per_epoch):
+        optimizer.apply(model.trainable_variables)
+        run.end_step()
+    run.end_epoch(1, {"loss": 1.0})
+    with pytest.raises(compare.RequestError, match="end_step was called after the end_epoch of the last epoch"):
+        run.end_step()

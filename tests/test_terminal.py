@@ -146,17 +146,22 @@ def test_what_is_recorded_more_than_once_is_compared_with_its_like(of_fit: Any, 
     assert found == ([("loop", told)] if told else [])
 
 
+@pytest.mark.parametrize("resting", ["fit", "loop"])
 @pytest.mark.parametrize(("end", "told"), [(4, []), (5, [("loop", (1, EPOCH_END))])])
-def test_a_loop_that_accumulates_by_hand_is_compared_at_the_ends_of_epochs(end: int, told: list[Any]) -> None:
+def test_steps_of_which_one_side_reports_some_twice_are_compared_at_the_ends_of_epochs(
+    resting: str, end: int, told: list[Any]
+) -> None:
+    """As where it accumulates gradients, and the other reports updates only."""
+
     def record(step: int, value: int) -> StepRecord:
         return StepRecord(1, step, np.full((1, 1), value, np.uint64), np.full((1, 2), float(value)))
 
     found: list[Any] = []
     gap = RunningGap("fit", lambda *difference: found.append(difference))
     for step, value in ((INITIAL, 1), (1, 2), (2, 4), (EPOCH_END, end)):
-        gap.see("loop", record(step, value))
+        gap.see("loop" if resting == "fit" else "fit", record(step, value))
     for step, value in ((INITIAL, 1), (1, 1), (2, 2), (3, 2), (4, 4), (EPOCH_END, 4)):
-        gap.see("fit", record(step, value))
+        gap.see(resting, record(step, value))
     assert found == told
 
 

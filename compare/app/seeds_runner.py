@@ -9,6 +9,7 @@ from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from compare.user_errors import place_of, without_exit
 
 ANSWER_SECONDS = 20.0
 """Time that a Dask scheduler has to answer."""
+WORKERS_SECONDS = 5.0
+"""Time between two looks for a Dask scheduler's workers."""
 ATTEMPTS = 3
 """Number of times in a row that worker processes may die before any training finishes."""
 Finished = tuple[list[AnyRecord], End | TrainerFailedError]
@@ -87,14 +90,34 @@ def _executor(
                 "with: dask scheduler"
             )
             raise NoVerdictError(f"{text}, and continue with --resume") if again else RequestError(text) from None
-        with client:
-            if not client.scheduler_info()["workers"]:
-                start = f"dask worker {options.scheduler}"
-                say(f"{options.scheduler} has no workers; waiting for one; start it with: {start}")
+        with client, _saying_where_none_works(client, str(options.scheduler), say):
             yield client.get_executor(pure=False)
         return
     with local(processes) as executor:
         yield executor
+
+
+@contextmanager
+def _saying_where_none_works(client: Any, scheduler: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Says so whenever a Dask scheduler has no worker left: it waits for one without a word."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        said = False
+        while not ended.is_set():
+            none = not client.scheduler_info()["workers"]
+            if none and not said:
+                say(f"{scheduler} has no workers; waiting for one; start it with: dask worker {scheduler}")
+            said = none
+            ended.wait(WORKERS_SECONDS)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watching.join()
 
 
 _one_at_a_time = threading.Lock()

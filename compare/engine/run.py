@@ -365,7 +365,7 @@ class Run:
 
         Raises:
             TrainerError: if ``steps`` is not a whole number of at least 1, if it is larger than 1 and the optimizer
-                made fewer steps, or if ``build`` has not been called.
+                made fewer steps, if all epochs have ended, or if ``build`` has not been called.
             NotFiniteError: if weights have become NaN or infinite.
         """
         if not tf.executing_eagerly():
@@ -378,6 +378,8 @@ class Run:
                 f"end_step was called for {shown} steps: call it after each step, or with the number of steps, a whole "
                 "number of at least 1"
             )
+        if self._epoch > self.epochs[-1]:
+            raise TrainerError("end_step was called after the end_epoch of the last epoch: call it after each step")
         self._step, before = self._step + int(steps), self._hashes
         what = self._emit_fingerprint(self._step)
         if self._step_count is not None and (problem := self._step_count.report(int(steps), before, self._hashes)):

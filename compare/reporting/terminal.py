@@ -108,7 +108,7 @@ class RunningGap:
         self._ends: defaultdict[str, dict[int, np.ndarray]] = defaultdict(dict)
         self._differs_since: dict[str, Place | None] = {}  # of those that were compared
         self._maybe_before = set[str]()  # of those that a resumed run compares no earlier
-        self._last, self._rests = np.zeros(0, np.uint64), False
+        self._last, self._rest = dict[str, np.ndarray](), set[str]()
         self._lock = threading.Lock()
 
     def see(self, trainer: str, record: StepRecord) -> None:
@@ -117,9 +117,9 @@ class RunningGap:
         with self._lock:
             digest = np.array([[[xxhash.xxh64_intdigest(copy) for copy in copies]]], np.uint64)
             self._digests[trainer][place].append(digest)
-            if trainer == self.reference:
-                self._rests |= record.step > INITIAL and np.array_equal(digest, self._last)
-                self._last = digest
+            if record.step > INITIAL and np.array_equal(digest, self._last.get(trainer)):
+                self._rest.add(trainer)
+            self._last[trainer] = digest
             if record.step == EPOCH_END:
                 self._ends[trainer][record.epoch] = record.projections
             others = [name for name in self._digests if name != self.reference]
@@ -138,8 +138,8 @@ class RunningGap:
         if not own or not expected or trainer == self.reference or place[1] == INITIAL:
             return None
         del self._digests[trainer][place]
-        if self._rests and place[1] > INITIAL:
-            return None  # it accumulates gradients, and the other may report one step where it reports several
+        if self._rest & {trainer, self.reference} and place[1] > INITIAL:
+            return None  # it accumulates gradients, say: where it reports several steps, the other may report one
         first = trainer not in self._differs_since and place > (1, 1)
         known = self._differs_since.setdefault(trainer, None)
         if known is not None or not all(unequal(each, own[-1]).any() for each in expected):
