@@ -185,7 +185,7 @@ INDEX, TOGETHER = PAGES_OF_RUNS = "index.html", "side-by-side.html"
 def is_folder_name(name: Any) -> bool:
     """Whether a name is a plain folder name, which every file system takes, and not that of a page beside runs."""
     plain = isinstance(name, str) and name not in ("", ".", "..", *PAGES_OF_RUNS) and not any(c in name for c in "/\\")
-    return plain and name.isprintable() and len(name.encode()) < 256  # what file systems allow
+    return plain and name.isprintable() and bool(name.strip()) and len(name.encode()) < 256  # what file systems allow
 
 
 class Code(str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from numbers import Integral
@@ -153,10 +154,7 @@ def flag(name: str) -> str:
 
 def _number(text: str) -> int | str:
     """The number that was given; other text is refused when it is checked."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else text
 
 
 def _count(name: str, value: Any, least: int, most: int | None) -> int:

@@ -102,7 +102,8 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     # Options.
     (["--epochs", "0"], nothing, "from 1 to"),
     (["--epochs", "2147483648", *MY_TASK], nothing, "from 1 to"),
-    (["--epochs", "two"], nothing, "give a whole number"),
+    *((["--epochs", each], nothing, "give a whole number") for each in ("two", "1_0", "\u0662", " 1 ")),
+    (["--name", "  "], nothing, "give a plain folder name"),
     (["--epochs", "9" * 5000], nothing, "9… give a whole number"),
     (["--epochs"], nothing, "see --help"),
     (["--epoch", "2"], nothing, "see --help"),

@@ -166,3 +166,16 @@ def test_a_loop_that_drops_the_last_batch_has_the_numbers_of_all_its_epochs(tmp_
     assert [dict(record.logs[epoch]) for epoch in (1, 2, 3)] == [{"mean": 0.5}] * 3
     assert of_fit.own_of(replace(trace, whole=False)) == of_fit.ends, "it was cut short"
     assert EpochEnds((7, 14)).own_of(trace) == (7, 14), "it has other epochs"
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [([1, 2, 3, 4], {1, 2, 3, 4}), ([4], set()), ([2, 4], set()), ([1, 4], {1}), ([2, 4, 6], {1, 2, 3}), ([3], {1})],
+)
+def test_numbers_of_fit_are_those_of_the_same_steps_where_equal_trainings_have_other_epochs(
+    steps: list[int], left: set[int]
+) -> None:
+    """Where numbers of steps differ, so do the trainings, and their numbers are only shown."""
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=[FitEpoch(each, {"loss": 0.5}, 1.0) for each in steps])
+    logs = logs_by_epoch(fit, [1, 2, 3, 4], fit)
+    assert {epoch for epoch, (numbers, _) in logs.items() if numbers} == left

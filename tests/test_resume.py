@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -465,6 +466,15 @@ def test_what_is_missing_of_a_finished_run_is_made_without_training(experiment, 
     assert "This run has finished; what is missing or damaged of its reports is made now." in capsys.readouterr().out
     assert (tmp_path / "run" / missing).is_file() and left_by(tmp_path / "run") == before
     assert Interrupted.epochs == []
+
+
+def test_the_page_of_another_run_in_a_finished_runs_folder_is_drawn_again(experiment, begun_once, tmp_path):
+    shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
+    page = tmp_path / "run" / "report.html"
+    own = page.read_text()
+    page.write_text(re.sub('name="run" content="[^"]+"', 'name="run" content="another"', own))
+    assert page.read_text() != own
+    assert resumed(experiment, tmp_path).verdict == "identical" and page.read_text() == own
 
 
 def test_a_page_of_somebody_else_in_the_folder_is_not_replaced(experiment, begun_once, tmp_path):

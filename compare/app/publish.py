@@ -48,7 +48,7 @@ def finished_verdict(folder: Path, console: Console) -> Verdict | None:
         path, problem = error.args
         tell(console, f"Note: {shown_path(path)}: {problem}", style="yellow")
         return None
-    pages = (folder / "report.html").is_file() and (folder.parent / INDEX).exists()
+    pages = html.has_own(folder) and (folder.parent / INDEX).exists()
     return verdict if verdict and drawn and pages and not verdict.interrupted else None
 
 

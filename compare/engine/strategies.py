@@ -48,6 +48,8 @@ def configure(replicas: int | None = None, *, deterministic: bool = True) -> Non
         RequestError: if there are fewer devices and no more can be created, or if ``deterministic`` is False and
             op determinism is already enabled.
     """
+    if not isinstance(deterministic, bool):
+        raise RequestError(f"configure(deterministic={deterministic!r}): give True or False")
     if deterministic:
         enable_op_determinism()
     elif is_op_determinism_enabled():

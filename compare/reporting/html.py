@@ -25,7 +25,7 @@ from compare.errors import RequestError
 from compare.naming import INDEX, TOGETHER, label, log_name, printable, shown_path, with_folders
 from compare.records import RecordError, read_file, replace_file
 from compare.records.codec import decode
-from compare.records.run_json import read_run
+from compare.records.run_json import identity_of, read_run
 from compare.reporting import svg
 from compare.reporting.numbers import difference, interval
 from compare.reporting.page_model import ANSWERS, beginning, page_of, results
@@ -52,12 +52,22 @@ def write(folder: Path) -> Path:
 
 def lost(folder: Path) -> list[str]:
     """What ``report.html`` was drawn from and is no longer in the run's folder: drawn again, the page would lack it."""
+    return [name for name in _meta(folder, "drawn-from").split() if name not in sources(folder)]
+
+
+def has_own(folder: Path) -> bool:
+    """Whether ``report.html`` in a run's folder is a page of this very run."""
+    return (folder / "report.html").is_file() and _meta(folder, "run") == (identity_of(folder) or "")
+
+
+def _meta(folder: Path, name: str) -> str:
+    """What ``report.html`` says of itself; empty if that is not known."""
     try:
         text = read_file(folder / "report.html").decode("utf-8", errors="replace")
     except OSError:
-        return []
-    found = re.search(r'<meta name="drawn-from" content="([^"]*)">', text)
-    return [name for name in (found[1].split() if found else ()) if name not in sources(folder)]
+        return ""
+    found = re.search(rf'<meta name="{name}" content="([^"]*)">', text)
+    return found[1] if found else ""
 
 
 SCRIPTS = "two scripts"

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from compare.watch.trace import Reported, Trace
 
@@ -44,7 +45,7 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
             none of them.
     """
     logs: Logs = {number: ({}, math.nan) for number in range(1, len(ends) + 1)}
-    logs |= {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
+    logs |= _of_fit(trace, ends)
     names = {} if trace.epochs else names_by_metric(trace, ends, like)
     # What the script itself gives a name counts more than what a metric of that name says.
     for each in sorted(_of_two_uses(trace.reported, ends, like), key=lambda each: not each.kind):
@@ -53,6 +54,15 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
         if name and epoch in logs:
             logs[epoch][0][name] = each.value
     return logs
+
+
+def _of_fit(trace: Trace, ends: Sequence[int]) -> Logs:
+    """The numbers of each epoch of ``fit``; of as many steps in other epochs, of those that have the same steps."""
+    own = dict(enumerate(pairwise((0, *(epoch.steps for epoch in trace.epochs))), start=1))
+    wanted = dict(enumerate(pairwise((0, *ends)), start=1))
+    others = bool(own and wanted) and own[len(own)][1] == wanted[len(wanted)][1]
+    logs = {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
+    return {number: each for number, each in logs.items() if not others or own[number] == wanted.get(number)}
 
 
 def line_of(trace: Trace, ends: Sequence[int], like: Trace, wanted: Sequence[str]) -> tuple[str, int, str] | None:
