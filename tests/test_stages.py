@@ -25,7 +25,7 @@ from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
-from compare.watch.trace import CLIPPING, FitEpoch, Trace
+from compare.watch.trace import BY_HAND, CLIPPING, FitEpoch, Trace
 
 NAMES = ["dense/kernel", "dense/bias"]
 
@@ -364,6 +364,33 @@ def test_which_calls_of_models_gradients_go_through_is_told_where_the_losses_agr
     at = Located(STEP, "gradients", stages=[StageValues("loss", 0.0, 0.0)])
     found = [each for each in hints(at, both) if each["kind"] in ("called-under-tape", "calls-not-taped")]
     assert found == ([hint(said[0], **said[1], line=None)] if said else [])
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+@pytest.mark.parametrize("constraint", [{"class_name": "NonNeg"}, None])
+def test_a_constraint_that_an_update_by_hand_leaves_out_is_told(by_hand: bool, constraint: Any) -> None:
+    plain = sides(linear_step(rate=0.3))
+    fit, loop = plain.traces
+    config = {"kernel_constraint": constraint, "bias_constraint": None}
+    fit = replace(fit, layers=[{"class": "Dense", "name": "dense", "config": config}])
+    loop = replace(loop, optimizers=[{"class": BY_HAND if by_hand else "SGD", "config": {}}])
+    at = Located(STEP, "update", "dense/kernel, dense/bias")
+    found = [each for each in hints(at, replace(plain, traces=(fit, loop))) if each["kind"] == "constraint-left-out"]
+    told = [hint("constraint-left-out", variables=["dense/kernel"], line=None)]
+    assert found == (told if by_hand and constraint else [])
+
+
+@pytest.mark.parametrize(("factor", "same", "said"), [(0.1, 1.0, True), (0.1, 0.1, False), (1.0, 1.0, False)])
+def test_a_factor_of_some_gradients_is_told_where_all_others_are_equal(factor: float, same: float, said: bool) -> None:
+    right = linear_step()
+    (event,) = right.of(STEP, "gradients")
+    rate, kernel, bias = event.arrays
+    scaled = replace(event, arrays=[rate, np.float32(factor * kernel), np.float32(same * bias)])
+    other = replace(right, steps={STEP: [scaled if each is event else each for each in right.steps[STEP]]})
+    at = Located(STEP, "gradients", stages=[StageValues("loss", 0.0, 0.0)])
+    found = [each for each in hints(at, sides(other)) if each["kind"] == "some-gradients-have-factor"]
+    told = hint("some-gradients-have-factor", factor=pytest.approx(factor), variables=["dense/kernel"])
+    assert found == [told] * said
 
 
 @pytest.mark.parametrize(("what", "equal", "said"), [("labels", True, True), ("predictions", True, True),

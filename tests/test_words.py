@@ -154,6 +154,12 @@ SIDES = {"side": "loop", "other": "fit"}
     ("called-under-tape", {"times": 2, "other_times": 1, "line": "loop.py:3: loss = f(y, p)"},
      "loop takes gradients through 2 calls of models in this step, fit through 1: tf.stop_gradient(...) around what "
      "counts as a target, or a call outside of the tape, lets none through (loop.py:3: loss = f(y, p))"),
+    ("constraint-left-out", {**SIDES, "variables": ["dense/kernel"], "line": None},
+     "dense/kernel has a constraint, which an optimizer applies after its update, as in fit; loop changes weights by "
+     "hand: variable.assign(variable.constraint(variable))"),
+    ("some-gradients-have-factor", {**SIDES, "factor": 0.1, "variables": ["dense/kernel"]},
+     "the gradients of dense/kernel are 0.1 times those of fit in loop, and all others are equal: look at what scales "
+     "these"),
     ("calls-not-taped", {"times": 4, "taped": 1, "line": "loop.py:3: g = tape.gradient(total, v)"},
      "loop calls its models 4 times in this step, and the tape has recorded 1 of these calls: "
      "the others count in the loss, but have no gradient; put all of them under one tape, or add up the gradients of "

@@ -35,6 +35,7 @@ from compare.verdict.model import Comparison, Reporting, Training
 from compare.verdict.outcomes import DIFFERENT, INCONCLUSIVE
 from compare.watch.reported_logs import line_of
 from compare.watch.seen import CloseUp
+from compare.watch.trace import BY_OWN_STEP
 
 BEYOND_TWINS = 3
 """How much farther than all noise twins an accuracy has to be for the steps to be looked at."""
@@ -177,6 +178,8 @@ def _of_last_batches(pair: Pair, model: ModelPair) -> list[Finding]:
     """The cause of numbers of a ``fit`` whose own step returns no metrics, where the other side reports their means."""
     found, records = [], (pair.reference, pair.candidate)
     for side, trace in enumerate(model.traces):
+        if trace.trained_by != BY_OWN_STEP:
+            continue
         wrong: dict[str, tuple[int, float, float]] = {}
         for epoch, name, right, value in reported_by_both(records[1 - side], records[side]):
             mean = trace.epochs[epoch - 1].means.get(name) if epoch <= len(trace.epochs) else None

@@ -366,6 +366,10 @@ def _hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]
         return
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
+    factor = common_multiple([(other[i], right[i]) for i in off])
+    if factor and equal_gradients({i: other[i] for i in off}, {i: right[i] for i in off}, factor):
+        yield Measurement.of("some-gradients-have-factor", factor=factor, variables=[names[i] for i in off])
+        return
     if not off or not all(parallel(right[i] - other[i], weights[i]) for i in off):
         yield from _hints_on_tapes(sides) if off else ()
         return
@@ -396,13 +400,19 @@ def _calls_under_tape(close_up: CloseUp, step: int) -> tuple[int, int]:
 
 
 def _hints_on_updates(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """Optimizers in turn; gradients given as rows by one side alone, if only their variables are changed otherwise."""
+    """Optimizers in turn, constraints by hand, and gradients as rows where only their variables differ."""
     made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
     shared = len([event for event in sides.other.of(sides.step, "gradients") if event.replica == 0])
     if made[0] > made[1] and shared < made[0]:  # they do not share each step
         yield Measurement.of("optimizers-in-turn", optimizers=made[0])
     names = sides.variables
     apart = {i for i, name in enumerate(names) if name in located.where.split(", ")}
+    for layer in sides.right_trace.layers if sides.other_trace.by_hand and not sides.right_trace.by_hand else ():
+        options = [name for name, value in layer["config"].items() if name.endswith("_constraint") and value]
+        weights = [f"{layer['name']}/{name.removesuffix('_constraint')}" for name in options]
+        if wanted := [names[i] for i in sorted(apart) if names[i].endswith(tuple(weights)) and weights]:
+            line = _line_of(sides.other, sides.step, GRADIENTS)
+            yield Measurement.of("constraint-left-out", variables=wanted, line=line)
     for at in (sides, sides.turned()):
         given = [[event.info.get("in_rows", ()) for event in side.of(at.step, "gradients")] for side in at.close_ups]
         others, own = (set[int]().union(*each) for each in given)

@@ -303,6 +303,10 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     ),
     "given-to-loss": "the models give the same predictions, but {loss} is given other {what} in {side} than in "
     "{other}: look at what is done to them before the loss",
+    "constraint-left-out": "{variables:some} {variables:has a constraint|have constraints}, which an optimizer applies "
+    "after its update, as in {other}; {side} changes weights by hand: variable.assign(variable.constraint(variable))",
+    "some-gradients-have-factor": "the gradients of {variables:some} are {factor:.6g} times those of {other} in "
+    "{side}, and all others are equal: look at what scales these",
     "calls-not-taped": "{side} calls its models {times} times in this step, and the tape has "
     "recorded {taped} of these calls: the others count in the loss, but have no gradient; put all of them under one "
     "tape, or add up the gradients of each",
