@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby, product
 from typing import Any
 
@@ -15,9 +14,10 @@ from compare.check.causes.layers import layers_alone, layers_apart
 from compare.check.causes.optimizer_recorded import made_again
 from compare.check.causes.step import flags_of
 from compare.check.draws import hints_on_draws, hints_on_random_numbers
+from compare.check.hints_on_gradients import hints_on_gradients, hints_on_updates, line_of
 from compare.check.layer_outputs import SQUASHING, first_layer_apart, given_to
 from compare.check.measurement import Measurement
-from compare.check.recipe import multiple, norm_of
+from compare.check.recipe import multiple
 from compare.check.recorded import A_RATE, CLOSE, RecordedLoss, clipping_of, is_round, same
 from compare.check.stages import Located
 from compare.check.step_values import (
@@ -32,9 +32,6 @@ from compare.check.step_values import (
     UPDATE,
     Sides,
     Step,
-    common_multiple,
-    equal_gradients,
-    parallel,
     relative_gap,
 )
 from compare.check.targets import name_of
@@ -84,7 +81,7 @@ def _hints_on_parts(sides: Sides, located: Located) -> Iterator[Measurement]:
         at = sides if counts[1] > counts[0] else sides.turned()
         limiting = [at.other]
         dropout, batch_norm, clips = "dropout-per-micro-batch", "batch-norm-per-micro-batch", "clips-per-micro-batch"
-        line = _line_of(at.other, at.step, "clip") if located.stage == GRADIENTS else None
+        line = line_of(at.other, at.step, "clip") if located.stage == GRADIENTS else None
         numbers = {"side": at.other_name, "count": max(counts), "line": line}
     if located.stage == PREDICTIONS:
         classes = {layer["name"]: layer["class"] for layer in sides.right_trace.layers}
@@ -165,7 +162,7 @@ def _hints_on_squares(sides: Sides, located: Located) -> Iterator[Measurement]:
         for times, of in ((1.0, "the sum of the squares"), (0.5, "half of the sum of the squares")):
             factor = more / (times * squares) if squares else 0.0
             if factor and is_round(factor, 1, A_RATE):
-                line = _line_of(at.other, at.step, LOSS)
+                line = line_of(at.other, at.step, LOSS)
                 yield at.named(
                     Measurement.of("squares-added", factor=float(f"{factor:.1g}"), of=of, weights=what, line=line)
                 )
@@ -193,7 +190,7 @@ def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
     both, totals = sides.both(_terms), sides.losses
     names = [[name for name, _ in terms] for terms in both]
     if len(names[0]) == len(names[1]) == 1 and names[0] != names[1]:
-        line = _line_of(sides.other, sides.step, LOSS)
+        line = line_of(sides.other, sides.step, LOSS)
         yield Measurement.of("other-loss", loss=names[1][0], right=names[0][0], line=line)
     if totals is None or not names[0] or sorted(names[0]) != sorted(names[1]) or max(sides.parts) > 1:
         return
@@ -209,11 +206,11 @@ def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
     added = [total - own for total, own in zip(totals, sums, strict=True)]
     if len(names[0]) == 1:
         if not off and of_sum[0] and not of_sum[1] and min(added) >= 0:
-            line, (right, other) = _line_of(sides.other, sides.step, LOSS), added
+            line, (right, other) = line_of(sides.other, sides.step, LOSS), added
             yield Measurement.of("added-to-loss", loss=names[0][0], equal=sums[0], value=other, right=right, line=line)
     elif not off and of_sum[0] != of_sum[1]:
         at = sides if of_sum[1] else sides.turned()
-        yield at.named(Measurement.of("terms-summed", losses=losses, line=_line_of(at.other, at.step, LOSS)))
+        yield at.named(Measurement.of("terms-summed", losses=losses, line=line_of(at.other, at.step, LOSS)))
     elif len(off) == 1:
         number, name, right, other = off[0]
         loss = name if names[0].count(name) == 1 else f"number {number} ({name})"
@@ -323,128 +320,18 @@ def _hints_on_first_updates(sides: Sides, located: Located) -> Iterator[Measurem
     """
     first, next_ones = sides.parts, replace(sides, step=sides.step + 1).parts
     if first[0] != first[1] and first[0] == next_ones[0] == next_ones[1] and (sides.step == 1 or first[1] > first[0]):
-        kind, line = "first-update" if sides.step == 1 else "left-over", _line_of(sides.other, sides.step, GRADIENTS)
+        kind, line = "first-update" if sides.step == 1 else "left-over", line_of(sides.other, sides.step, GRADIENTS)
         yield Measurement.of(kind, micro=first[1], expected=first[0], line=line)
 
 
 def _hints_on_labels(sides: Sides, located: Located) -> list[Measurement]:
     """A loss of one side alone that is given the predictions as labels, and something else as predictions."""
     own = [
-        Measurement.of("predictions-as-labels", side=name, line=_line_of(side, sides.step, "targets"))
+        Measurement.of("predictions-as-labels", side=name, line=line_of(side, sides.step, "targets"))
         for name, side in zip(sides.names, sides.close_ups, strict=True)
         if side.predictions_as_labels(sides.step)
     ]
     return own if len(own) == 1 else []
-
-
-def _hints_on_limits(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """A call that limits gradients on one side alone, where the other's optimizer does not."""
-    if any(map(clipping_of, sides.traces)):
-        return
-    for at in (sides, sides.turned()):
-        others, own = (_line_of(close_up, at.step, "clip") for close_up in at.close_ups)
-        if own and not others:
-            yield Measurement.of("limits-alone", side=at.other_name, line=own)
-
-
-def _hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """Those of the step before, or where losses agree a factor, a limit, or a part that is missing, as of a penalty."""
-    if _keeps_gradients(sides):
-        yield Measurement.of("gradients-kept", step=sides.step, line=_line_of(sides.other, sides.step, GRADIENTS))
-        return
-    if (loss := located.of(LOSS)) is None or loss.gap is None:
-        return
-    yield from _hints_on_limits(sides, located)
-    right, other = sides.gradients()
-    names = sides.variables
-    if more := sorted(other.keys() - right.keys()) if right else []:
-        yield Measurement.of("more-gradients", variables=[names[i] for i in more])
-    if not right or right.keys() != other.keys():
-        return
-    if factor := sides.factor_of_gradients:
-        yield Measurement.of("gradients-have-factor", factor=factor)
-        return
-    weights = sides.right.arrays(sides.step, "weights")
-    off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
-    factor = common_multiple([(other[i], right[i]) for i in off])
-    if factor and equal_gradients({i: other[i] for i in off}, {i: right[i] for i in off}, factor):
-        yield Measurement.of("some-gradients-have-factor", factor=factor, variables=[names[i] for i in off])
-        return
-    if not off or not all(parallel(right[i] - other[i], weights[i]) for i in off):
-        yield from _hints_on_tapes(sides) if off else ()
-        return
-    if sides.right.penalty(sides.step):
-        yield Measurement.of("apart-by-weights", variables=[names[i] for i in off])
-        return
-    if factor := common_multiple([(other[i] - right[i], weights[i]) for i in off]):
-        line = _line_of(sides.other, sides.step, GRADIENTS)
-        variables = [names[i] for i in off]
-        yield Measurement.of("weights-added", factor=factor, variables=variables, penalized=False, line=line)
-
-
-def _hints_on_tapes(sides: Sides) -> Iterator[Measurement]:
-    """Calls of models that the gradient of one side alone goes through, or that its tape leaves out."""
-    (others, of_right), (calls, made) = sides.both(_calls_under_tape)
-    line = _line_of(sides.other, sides.step, LOSS)
-    if calls > others > 0:
-        yield Measurement.of("called-under-tape", times=calls, other_times=others, line=line)
-    elif made > calls > 0 and of_right == others:
-        yield Measurement.of("calls-not-taped", times=made, taped=calls, line=line)
-
-
-def _calls_under_tape(close_up: CloseUp, step: int) -> tuple[int, int]:
-    """How many calls of models the only gradient of a step goes through, and how many the step makes under tapes."""
-    losses = [event.info.get("calls", 0) for event in close_up.of(step, "loss") if event.replica == 0]
-    made = sum(event.replica == 0 for event in close_up.of(step, "predictions"))
-    return (losses[0], made) if len(losses) == 1 else (0, 0)
-
-
-def _hints_on_updates(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """Optimizers in turn, constraints by hand, and gradients as rows where only their variables differ."""
-    made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
-    shared = len([event for event in sides.other.of(sides.step, "gradients") if event.replica == 0])
-    if made[0] > made[1] and shared < made[0]:  # they do not share each step
-        yield Measurement.of("optimizers-in-turn", optimizers=made[0])
-    names = sides.variables
-    apart = {i for i, name in enumerate(names) if name in located.where.split(", ")}
-    for layer in sides.right_trace.layers if sides.other_trace.by_hand and not sides.right_trace.by_hand else ():
-        options = [name for name, value in layer["config"].items() if name.endswith("_constraint") and value]
-        weights = [f"{layer['name']}/{name.removesuffix('_constraint')}" for name in options]
-        if wanted := [names[i] for i in sorted(apart) if names[i].endswith(tuple(weights)) and weights]:
-            line = _line_of(sides.other, sides.step, GRADIENTS)
-            yield Measurement.of("constraint-left-out", variables=wanted, line=line)
-    for at in (sides, sides.turned()):
-        given = [[event.info.get("in_rows", ()) for event in side.of(at.step, "gradients")] for side in at.close_ups]
-        others, own = (set[int]().union(*each) for each in given)
-        if apart and apart <= own - others:
-            yield at.named(Measurement.of("in-rows", variables=[names[i] for i in sorted(apart)]))
-
-
-def _line_of(close_up: CloseUp, step: int, kind: str) -> str | None:
-    """The script's line that made the events of a kind in a step, if it was seen; of a loss the one that ends it."""
-    infos = [event.info for event in close_up.of(step, kind)]
-    source = Source.of(next((line for each in infos if (line := each.get("made") or each.get("line"))), None))
-    return None if source is None else str(source)
-
-
-def _keeps_gradients(sides: Sides) -> bool:
-    """Whether the gradients are the right ones and those of the step before; sketches add up as gradients do.
-
-    If the mean over micro-batches is kept in place of their sum, it is divided by their number once more. Limited
-    together, as what was kept is when it is used, they are a multiple of the sum of the first two right ones.
-    """
-    sketches = partial(CloseUp.gradients, kind="sketch")
-    before, earlier = (sketches(side, sides.step - 1) for side in (sides.other, sides.right))
-    right, now = sides.both(sketches)
-    if sides.step == 2 and earlier.keys() == right.keys() == now.keys() and now:
-        total = {i: earlier[i] + right[i] for i in now}
-        norms = [norm_of(list(each.values())) for each in (now, total)]
-        if 0 < norms[0] < norms[1] and equal_gradients(now, total, norms[0] / norms[1]):
-            return True
-    if not before or not right.keys() == now.keys() == before.keys():
-        return False
-    shares = {1, sides.parts[1] or 1}
-    return any(equal_gradients(right, {i: now[i] - before[i] / share for i in now}) for share in shares)
 
 
 AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]]]] = {
@@ -459,8 +346,8 @@ AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]
         made_again, _hints_on_labels, _hints_on_weights, _hints_on_sizes, _hints_on_squares,
         _hints_on_terms, _hints_on_given, _hints_on_flags, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
     ),
-    GRADIENTS: (_hints_on_gradients, made_again, _hints_on_parts, _hints_on_layers),
-    UPDATE: (_hints_on_updates, _hints_on_parts, _hints_on_layers),
+    GRADIENTS: (hints_on_gradients, made_again, _hints_on_parts, _hints_on_layers),
+    UPDATE: (hints_on_updates, _hints_on_parts, _hints_on_layers),
     STATE: (
         made_again, _hints_on_calls, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
     ),

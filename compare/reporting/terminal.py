@@ -117,7 +117,7 @@ class RunningGap:
         with self._lock:
             digest = np.array([[[xxhash.xxh64_intdigest(copy) for copy in copies]]], np.uint64)
             self._digests[trainer][place].append(digest)
-            if record.step > INITIAL and np.array_equal(digest, self._last.get(trainer)):
+            if record.step > INITIAL and np.array_equal(digest, self._last.get(trainer, ())):
                 self._rest.add(trainer)
             self._last[trainer] = digest
             if record.step == EPOCH_END:
