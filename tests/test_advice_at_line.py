@@ -287,7 +287,9 @@ def advised(tmp_path, id, text, line, remedy=""):
     return found.source.line, found.remedy
 
 
-@pytest.mark.parametrize("called", ["categorical_crossentropy", "keras.losses.huber", "tf.nn.log_poisson_loss"])
+@pytest.mark.parametrize(
+    "called", ["categorical_crossentropy", "keras.losses.huber", "keras.losses.MSE", "tf.nn.log_poisson_loss"]
+)
 def test_a_function_that_gives_losses_has_no_method_for_it(tmp_path, called):
     advice = "per_example = loss_object.call(y, predictions) * sample_weight"
     told = advised(tmp_path, "sample-weights-dropped", f"loss = tf.reduce_mean({called}(y, p))\n", 1, advice)

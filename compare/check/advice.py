@@ -17,7 +17,7 @@ from compare.verdict.findings import Finding, Source
 OF_REPLICAS = " / strategy.num_replicas_in_sync"
 MEAN = "loss = tf.reduce_mean(per_example)"
 """How advice takes the mean of the examples' losses, of which each replica may contribute a share."""
-LOSS_FUNCTION = rf"(.*\.)?(losses\.|metrics\.|{OF_NN})[a-z]\w+|[a-z]\w*_(crossentropy|error)"
+LOSS_FUNCTION = rf"(.*\.)?(losses\.|metrics\.|{OF_NN})([a-z]\w+|MSE|MAE|MAPE|MSLE|KLD)|[a-z]\w*_(crossentropy|error)"
 """What is called for the loss of each example, where it is no object."""
 MADE_BY = {
     "loss_object": r"(.*\.)?losses\.[A-Z]\w+|\w+Crossentropy",
