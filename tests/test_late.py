@@ -74,3 +74,16 @@ def test_settings_that_make_no_difference_in_the_check_are_evidence_of_a_later_o
     assert result.first_difference is not None
     assert (result.first_difference.epoch, result.first_difference.step, result.stage) == (3, 3, "update")
     assert result.evidence == ["boundary's SGD has learning_rate.boundaries=[11] instead of [12]"]
+
+
+def test_a_rate_that_a_callback_changes_after_the_check_is_named(tensorflow: Any, tmp_path: Any) -> None:
+    class Halves(tensorflow.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 2:
+                self.model.optimizer.learning_rate = 0.05
+
+    result = run(tasks.experiment(build_callbacks=lambda: [Halves()]), tmp_path, ("fit", Eager()), epochs=3)
+    cause, *_ = result.causes  # the loop reports its last batch
+    assert (result.verdict, result.stage, cause.id) == ("different", "update", "callbacks-missing")
+    assert cause.measurements.items() >= {"callbacks": ["Halves"], "side": "fit"}.items()
+    assert [cause.measurements[name] for name in ("learning_rate", "other_rate")] == pytest.approx([0.05, 0.1])

@@ -140,11 +140,13 @@ def _look_at_late(session: Session, recorded: Recorded) -> None:
         number = (epoch - 1) * task.steps_per_epoch + step
         runs = partial(Run, task, **make), partial(TwinRun, task, start=start or place, twin=1, **make)
         with _looking_into(session, name):
-            found = locate_again(trainers[reference], trainers[name], *runs, place, number, names)
-            if found is not None and found.stage is not None:
+            callbacks = callback_names(task.experiment)
+            found = locate_again(trainers[reference], trainers[name], *runs, place, number, names, callbacks)
+            if found is not None and (located := found[0]).stage is not None:
                 same = place == (first.epoch, first.step)
-                at = Difference(epoch, step, None, found.stage, found.where, equal_before=same)
-                seen = replace(checked, stages=tuple(found.stages), stages_at=at)
+                at = Difference(epoch, step, None, located.stage, located.where, equal_before=same)
+                causes = (*found[1], *checked.causes)
+                seen = replace(checked, causes=causes, stages=tuple(located.stages), stages_at=at)
                 session.run.save(check={**(session.run.check or {}), name: encode(seen)})
 
 

@@ -20,6 +20,7 @@ from compare.check.batches import Batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data_recorded import Known, kinds_of_own_rows
+from compare.check.causes.optimizer_recorded import setting_rate
 from compare.check.judgement import survived
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps
@@ -30,7 +31,7 @@ from compare.check.recipe import EPSILON, Recipe
 from compare.check.recorded import drawn_more_often
 from compare.check.report import REPORTING, Report
 from compare.check.stages import Located, apart, first_apart, locate
-from compare.check.step_values import EXAMPLES, PREDICTIONS
+from compare.check.step_values import EXAMPLES, PREDICTIONS, UPDATE
 from compare.check.user_code import line_that_makes
 from compare.engine.anew import train_anew
 from compare.engine.input_pipeline import Data
@@ -41,7 +42,7 @@ from compare.records import EPOCH_END, INITIAL, AnyRecord, Place, Record, StepRe
 from compare.trainer import Trainer
 from compare.verdict import rounding
 from compare.verdict.exact import noise_start
-from compare.verdict.findings import Source
+from compare.verdict.findings import Finding, Source
 from compare.verdict.judge import with_noise
 from compare.verdict.model import Comparison, Difference, Training
 from compare.verdict.not_finite import NotFinite
@@ -411,12 +412,17 @@ def locate_again(
     place: Place,
     step: int,
     variables: Sequence[str],
-) -> Located | None:
+    callbacks: Sequence[str] = (),
+) -> tuple[Located, list[Finding]] | None:
     """Trains both again up to the step where they diverge, and finds the stage in it; None if that is not seen.
 
     Args:
         make_run, make_twin: make a run, and one with noise before that step, with the ``sinks`` that they are given.
         step: the same step as ``place``, counted over the whole training.
+        callbacks: the classes of those that ``fit`` has.
+
+    Returns:
+        The stage, and its cause, if a callback of the reference's has set another learning rate.
 
     Raises:
         Exception: whatever a trainer raises.
@@ -424,7 +430,15 @@ def locate_again(
     runs = (reference, make_run), (candidate, make_run), (reference, make_twin)
     seen = [_seen_inside(trainer, partial(make, sinks=[_until(place)]), (step, step)) for trainer, make in runs]
     one, other, *twins = [each or CloseUp({}) for each in seen]
-    return locate(one, other, twins, step, variables) if apart(one, other, twins, step) else None
+    if not apart(one, other, twins, step):
+        return None
+    located = locate(one, other, twins, step, variables)
+    (right, *_), (own, *_) = ([*each.learning_rates(step).values(), None] for each in (one, other))
+    if located.stage != UPDATE or right is None or own is None or right == own or not setting_rate(callbacks):
+        return located, []
+    rates = {"callbacks": setting_rate(callbacks), "learning_rate": right, "other_rate": own}
+    changed = Measurement.of("script-rate-changed", side=reference.name, other=candidate.name, **rates)
+    return located, [CATALOGUE["callbacks-missing"].found(candidate.name, changed)]
 
 
 def _until(place: Place) -> Callable[[AnyRecord], None]:
