@@ -402,7 +402,8 @@ def paired_steps(reference: Record, candidate: Record) -> tuple[Record, Record]:
 
     ``fit`` reports a step for every batch, also if its optimizer accumulates the gradients of several; a loop that
     accumulates by hand reports one when it updates the weights. Both trained the same if the weights are the same
-    after each update. Records are returned as they are unless that makes their numbers of steps equal in every epoch.
+    after each update. Records are returned as they are unless that makes their numbers of steps equal in every epoch;
+    where gradients are accumulated, epochs in which it does not are compared by their ends.
     """
     epochs = sorted(reference.logs.keys() & candidate.logs.keys())
     sides = reference, candidate
@@ -414,9 +415,11 @@ def paired_steps(reference: Record, candidate: Record) -> tuple[Record, Record]:
         return reference, candidate
     places = zip(epochs, steps[more], wanted, strict=True)
     steps[more] = [_updates(sides[more], epoch, keys, count) for epoch, keys, count in places]
-    if [len(keys) for keys in steps[more]] != wanted:
+    alike = [len(keys) == count for keys, count in zip(steps[more], wanted, strict=True)]
+    if not all(alike) and not (any(alike) and rests(sides[more])):
         return reference, candidate
-    ours, theirs = map(np.concatenate, steps)
+    kept = [[keys if each else keys[:0] for keys, each in zip(own, alike, strict=True)] for own in steps]
+    ours, theirs = map(np.concatenate, kept)
     return _with_steps(reference, ours, ours), _with_steps(candidate, theirs, ours)
 
 
