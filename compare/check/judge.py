@@ -186,8 +186,10 @@ def _gradient_evidence(case: Case, recipe: Recipe) -> Measurement:
             continue
         observed = case.replay.unflatten(case.effective[i][0])
         right = case.replay.unflatten(case.replay.gradients(case.steps[i], span, recipe)[0])
-        named = zip(case.observation.names, observed, right, strict=False)
-        ratios = {name: _multiple(a, b) for name, a, b in named if relative_gap(a, b) > case.threshold}
+        named = list(zip(case.observation.names, observed, right, strict=False))
+        least = SMALL_GRADIENT * max((float(np.linalg.norm(b)) for _, _, b in named), default=0.0)
+        large = [each for each in named if max(map(np.linalg.norm, each[1:])) > least]
+        ratios = {name: _multiple(a, b) for name, a, b in large if relative_gap(a, b) > case.threshold}
         return _weights_added(case, i, observed, right) or Measurement.of(
             "gradient-off", step=i + 1, epoch=span.epoch, relative_error=off, multiples=ratios
         )
@@ -321,6 +323,8 @@ def _state_evidence(case: Case, gaps: WeightGaps, i: int, k: int) -> Measurement
     return Measurement.of("state-off", variable=gaps.names[k], gap=gap, noise=noise, **at)
 
 
+SMALL_GRADIENT = 1e-5
+"""The part of the largest variable's gradient up to which another's may be rounding alone: a bias before batch norm."""
 THRESHOLD = ROUNDING * EPSILON
 """The largest relative error of a reported number that counts as rounding."""
 

@@ -105,7 +105,7 @@ def _learning_rate(
     patterns = {
         "": "",
         "once per epoch": ": it changes once per epoch, the experiment's with every step",
-        "one epoch late": ": each epoch has the rate of the epoch before",
+        "one epoch late": ": in the check's second epoch it is that of the first",
     }
     return text + patterns[pattern]
 

@@ -466,7 +466,8 @@ def _noise(training: Training) -> str:
     if noise.largest_ratio is None:
         return f"; rounding does not explain it (measured with {_twins(noise)})"
     at_most = "" if noise.largest_ratio > noise.factor else "at most "
-    text = f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding"
+    times = f"{at_most}{_times(noise.largest_ratio)} times" if noise.largest_ratio else "within"
+    text = f"; the gap is {times} the effect of rounding"
     if noise.largest_ratio > noise.factor**2:  # nobody asks where the limit is
         return text
     measured = f"measured with {_twins(noise)}" if noise.twins else "measured by computing each step again"
