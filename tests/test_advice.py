@@ -248,6 +248,7 @@ ADVICE = [
         experiment="plain",
     ),
     on("regularization-missing", "penalty", ""),
+    on("regularization-scaled", "penalty", PENALTY.replace("tf.add_n", "3 * tf.add_n")),
     on("regularization-not-divided-by-replicas", "penalty", "loss += tf.add_n(model.losses)"),
     on(
         "not-finite",

@@ -31,6 +31,7 @@ TRAINING_IDS = [
     "label-smoothing-missing",
     "mask-missing",
     "regularization-missing",
+    "regularization-scaled",
     "regularization-not-divided-by-replicas",
     "training-flag-missing",
     "layer-differs",

@@ -1722,6 +1722,21 @@ def test_a_loss_without_the_models_own_losses() -> None:
     assert hints(locate(*again, [], STEP, NAMES), replace(sides(again[1]), close_ups=again))[0].kind == "applied-times"
 
 
+@pytest.mark.parametrize(
+    ("times", "of_weights", "named"), [(2, True, True), (0.1, True, True), (2, False, False), (1.234, True, False)]
+)
+def test_a_loss_with_a_multiple_of_the_models_own_losses(times: float, of_weights: bool, named: bool) -> None:
+    weights = [np.asarray(each) for each in RIGHT.arrays(STEP, "weights")]
+    added = [0.01 * (times - 1) * (each if of_weights else np.ones_like(each)) for each in weights]
+    pairs = zip(gradients(RIGHT), added, strict=True)
+    other = with_gradients(with_loss(RIGHT, LOSS + (times - 1) * PENALTY), *(a + b for a, b in pairs))
+    found = found_causes(RIGHT, other)
+    assert [each.id for each in found] == ["regularization-scaled"] * named
+    assert not named or has(found[0], kind="script-penalty-times", factor=times, penalty=PENALTY)
+    with_other_layers = with_loss(other, LOSS + (times - 1) * PENALTY, times * PENALTY)
+    assert "regularization-scaled" not in [each.id for each in found_causes(RIGHT, with_other_layers)]
+
+
 def test_a_loss_with_the_models_own_losses_once_per_replica() -> None:
     often = with_loss(OFF, LOSS + PENALTY)
     assert accused(RIGHT, often, replicas=2) == [("loss", "regularization-not-divided-by-replicas")]

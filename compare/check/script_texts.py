@@ -173,6 +173,7 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "script-loss-factor": ": {factor:.6g} times as much, and so is the gradient of every variable",
     "script-data-loss-factor": ": without the model's own losses, {penalty:.6g}, it is {factor:.6g} times as much",
     "script-no-penalty": "; it lacks the model's own losses, {penalty:.6g}",
+    "script-penalty-times": "; it has {factor:g} times the model's own losses, {penalty:.6g}",
     "script-half-penalty": "; it has half of the model's own losses, {penalty:.6g} in place of {whole:.6g}",
     "script-some-penalties": "; it lacks {losses} of the model's {of} own losses, {penalty:.6g}",
     "script-penalty-each": "; {side} adds {penalty:.6g} on each replica",

@@ -161,6 +161,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "no-layer-losses": "the gradient does not include the layers' losses",
     "layer-losses-left-out": "the gradient leaves out {numbers:loss|losses} {numbers:some} of the layers' {of}",
     "layer-loss-left-out": "the gradient of {variables:some} does not include its layer's loss",
+    "layer-losses-times": "the layers' losses have {factor:.6g} times the right weight",
     "layer-losses-times-replicas": "the layers' losses have {replicas} times the right weight, on {replicas} replicas",
     "probabilities-as-logits": "the model's probabilities are taken as logits, since the experiment's loss has "
     "from_logits=True; in {reference}'s graph Keras finds the logits behind the softmax or sigmoid",

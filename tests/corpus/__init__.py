@@ -286,7 +286,7 @@ FAULTS = {
     "penalty-not-divided": training(
         "share", "regularization-not-divided-by-replicas", when=both(on(2), having("penalty"))
     ),
-    "penalty-twice": training("penalty", when=both(on(1), having("penalty"))),
+    "penalty-twice": training("penalty", "regularization-scaled", when=both(on(1), having("penalty"))),
     "first-penalty-only": training("penalty", "regularization-missing", when=having("penalty")),
     "softmax-twice": training("mean", "logits-mismatch", when=both(labelled, simple)),
     "logits-as-probabilities": training("mean", "logits-mismatch", when=both(labelled, simple)),

@@ -83,6 +83,7 @@ BUGS = [
     bug("OnlyDataScaled", "loss-scaled"),
     bug("NoLossScale", "loss-scale-missing", needs=("policy",)),
     bug("NoPenaltyInTraining", "regularization-missing", needs=("regularize",)),
+    bug("PenaltyTripled", "regularization-scaled", needs=("regularize",)),
     bug("PenaltyNotDivided", "regularization-not-divided-by-replicas", needs=("regularize",), least=2),
     bug("NoTrainingFlag", "training-flag-missing", needs=("stateful",)),
     bug("LogitsAsProbabilities", "logits-mismatch", needs=("not-regression", "not-weights")),

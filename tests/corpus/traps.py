@@ -32,6 +32,7 @@ STAGES = {
     "mask-missing": Stage("MaskIgnored", "trap_tasks:masked", replicas=1, examples=200),
     "uneven-replica-batches": Stage("TrueCount", "trap_tasks:mlp", examples=963),
     "regularization-missing": Stage("NoPenaltyInTraining", "regularized"),
+    "regularization-scaled": Stage("PenaltyTripled", "regularized", replicas=1),
     "regularization-not-divided-by-replicas": Stage("PenaltyNotDivided", "regularized"),
     "logits-mismatch": Stage("LogitsAsProbabilities"),
     "label-shape-broadcast": Stage("LabelBroadcast", "regression"),

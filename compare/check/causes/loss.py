@@ -13,6 +13,7 @@ from compare.check.causes.loss_recorded import (
     recorded_factor,
     recorded_gradients,
     recorded_penalty_each,
+    recorded_penalty_scaled,
     recorded_scale,
     recorded_share,
     recorded_sum,
@@ -159,6 +160,16 @@ def _of_data_and_layers(case: Case, recipe: Recipe, span: Span) -> tuple[np.ndar
     losses = set(range(len(case.replay.replica_pass(case.steps[0], 0, first, recipe).penalties)))
     data = gradient(regularization=0.0)
     return data, np.array([gradient(omitted=frozenset(losses - {i})) - data for i in sorted(losses)])
+
+
+def _regularization_scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    """The layers' losses times a number that the first step tells."""
+    if not recipe.regularization or not (feed := case.feed(recipe)):
+        return
+    data, each = _of_data_and_layers(case, recipe, feed[0])
+    factor = multiple([case.effective[0][0] - data], [each.sum(axis=0)]) if len(each) else None
+    if factor is not None and min(abs(factor), abs(factor - 1)) > 1e-3:
+        yield Variant({"regularization": factor}, Measurement.of("layer-losses-times", factor=factor), measured=True)
 
 
 def _regularization_not_divided(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -349,6 +360,21 @@ CAUSES = (
         made_in=r"\bl2_loss\(",
         gradient=_regularization_missing,
         recorded={LOSS: recorded_without_penalty},
+    ),
+    Cause(
+        id="regularization-scaled",
+        stages=(LOSS,),
+        of_whole_loss=True,
+        of_penalty=True,
+        symptom="Weights shrink more than with fit, or less, as with another strength of the regularizers.",
+        explanation="model.losses counts once in fit's loss. A loop adds it again to a loss that has it already, such "
+        "as compute_loss gives, or multiplies it.",
+        wrong="loss = model.compute_loss(x, y, predictions)\nloss += tf.add_n(model.losses)  # it has them already",
+        remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync  # once, and with no other factor",
+        remedies={ALONE: "loss = loss_of_examples + tf.add_n(model.losses)  # once, and with no other factor"},
+        made_in=r"(\.|model_)losses\b",
+        gradient=_regularization_scaled,
+        recorded={LOSS: recorded_penalty_scaled},
     ),
     Cause(
         id="regularization-not-divided-by-replicas",

@@ -11,9 +11,18 @@ import numpy as np
 
 from compare.check.causes.base import Measurement, Recorded, Variant
 from compare.check.recipe import LOSS_SCALE, OF_SIZE, OTHER_SHARES, Clip, loss_scale, mean_of_means, norm_of, scaled
-from compare.check.recorded import CLOSE, RecordedLoss, holds_elsewhere, is_round, same
+from compare.check.recorded import A_RATE, CLOSE, RecordedLoss, holds_elsewhere, is_round, same
 from compare.check.stages import Located
-from compare.check.step_values import GRADIENTS, LOSS, Sides, count_rows, equal_gradients, other_calls
+from compare.check.step_values import (
+    GRADIENTS,
+    LOSS,
+    Sides,
+    count_rows,
+    equal_gradients,
+    other_calls,
+    parallel,
+    relative_gap,
+)
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
@@ -233,6 +242,21 @@ def _arguments(made: dict[str, Any]) -> str:
 
 BY_HAND = "2 * tf.nn.l2_loss(weight)  # tf.nn.l2_loss(weight) is half of the sum of its squares"
 WHOLE = "loss += tf.add_n(model.losses)  # whole: tf.nn.l2_loss(weight) is half of the sum of its squares"
+
+
+def recorded_penalty_scaled(sides: Sides, located: Located) -> Iterator[Variant]:
+    """The model's own losses times a number that people write; gradients are apart by multiples of the weights."""
+    recorded, loss, (right, other) = RecordedLoss.of(sides), sides.other.loss(sides.step), sides.gradients()
+    if recorded is None or loss is None or not recorded.penalty or right.keys() != other.keys() or sides.foreseen:
+        return
+    if not same(recorded.penalty, sides.other.penalty(sides.step)):
+        return  # its layers have other regularizers
+    factor, weights = (loss - recorded.data) / recorded.penalty, sides.right.arrays(sides.step, "weights")
+    written = any(is_round(each, 1, A_RATE) for each in (factor, 1 / factor if factor else 0.0))
+    off = [i for i in right if i < len(weights) and relative_gap(right[i], other[i]) > CLOSE]
+    if written and factor > 0 and off and all(parallel(other[i] - right[i], weights[i]) for i in off):
+        seen = Measurement.of("script-penalty-times", factor=float(f"{factor:.3g}"), penalty=recorded.penalty)
+        yield Variant({"regularization": factor}, seen, measured=True)
 
 
 def recorded_penalty_each(sides: Sides, located: Located) -> Iterator[Variant]:
