@@ -121,16 +121,16 @@ def _say_what_the_optimizer_hides(session: ScriptsSession, model: ModelPair) -> 
     kinds = {trace.optimizers[0]["class"] if trace.optimizers else "SGD" for trace in model.traces}
     if len(kinds) != 1 or "SGD" in kinds or model.traces[0].state:
         return
+    (kind,) = kinds
     tell(session.console, "Looking into step 1: running both again up to there …")
     sides = seen_first(session, model)
-    factor = 0.0 if sides is None else sides.factor_of_gradients
-    if sides is not None and factor:
+    if sides is not None and (factor := sides.factor_of_gradients):
         named = name_causes(Located(1, LOSS), sides)
         mistake = "".join(f" ({each.id}{f', {each.source}' if each.source else ''})" for each in named[:1])
         _note(
             session,
             f"the gradients of {sides.other_name} are {factor:.6g} times those of {sides.right_name}{mistake}, which "
-            f"{kinds.pop()} evens out; with SGD or clipping, the two would differ",
+            f"{kind} evens out; with SGD or clipping, the two would differ",
         )
 
 
