@@ -584,6 +584,21 @@ def test_other_settings_of_layers_are_a_mistake_where_they_change_the_weights(te
     assert (report.comparison.training.verdict == "different") == bool(causes)
 
 
+class FreezesBatchNormalization(Loop):
+    def begin(self):
+        for layer in self.model.layers:
+            if hasattr(layer, "momentum"):
+                layer.trainable = False
+
+
+def test_batch_normalization_that_the_loop_freezes_computes_as_without_training(tensorflow):
+    report = checker_of(tasks.experiment(batch_norm=True), batch_size=32).check(FreezesBatchNormalization())
+    assert [each.id for each in report.training] == ["training-flag-missing", "variables-not-trained"], report
+    flag, _ = report.training
+    assert flag.measurements["layers"] == ["batch_normalization"], report
+    assert flag.remedy.startswith("layer.trainable = True"), report
+
+
 def test_a_small_decay_is_named_beside_gradients_of_another_cause(tensorflow):
     """It does less to the weights than counts as rounding; the optimizer says that it is another one."""
     keras = tensorflow.keras

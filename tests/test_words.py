@@ -133,6 +133,8 @@ SIDES = {"side": "loop", "other": "fit"}
                         "line": "loop.py:3: x = self.dense(x)"},
      "norm gives the same on both sides (but for an activation, maybe) and dense does not: look at what comes between "
      "them: fit calls Flatten and loop calls ReLU (loop.py:3: x = self.dense(x))"),
+    ("frozen-layers", {**SIDES, "layers": ["norm"]},
+     "norm runs with training=False, for the loop sets trainable = False: a frozen BatchNormalization always does"),
     ("left-over", {**SIDES, "micro": 5, "expected": 4, "line": None},
      "loop makes this update from 5 micro-batches and the next from 4, fit both from 4: what an epoch has left over is "
      "in the next one's first update, since it counts anew in each epoch and fit goes on counting"),

@@ -190,6 +190,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "replica, and the reference on {replicas}: what depends on a replica's batch, such as BatchNormalization and "
     "Dropout, differs",
     # The step: forward pass, clipping, reduction
+    "frozen-layers": "{layers:some} {layers:runs|run} with training=False, for the loop sets trainable = False: a "
+    "frozen BatchNormalization always does",
     "inference-gradient": "the gradient is that of a model called with training=False",
     "inference-layers": "{layers:some} ({layer_class}) {layers:runs|run} with training=False",
     "gradients-clipped": "gradients are clipped by {by} at {limit:.6g}{when:?, {when} they are summed over the "

@@ -29,9 +29,15 @@ OF_MODEL = "def call(self, inputs, training=None): ...  # of the model, so that 
 
 
 def _no_flag(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    names, layers = case.replay.layers, case.observation.layers
+    pairs = enumerate(zip(layers, case.observation.layers_at_end, strict=False))
+    frozen = [i for i, both in pairs if "Batch" in both[0]["class"] and _trains(both[0]) and not _trains(both[1])]
+    if frozen:
+        seen = Measurement.of("frozen-layers", layers=[layers[i]["name"] for i in frozen])
+        for changes in ({"training": False}, {"inference": tuple(names[i] for i in frozen)}):
+            yield Variant(changes, seen, remedy="layer.trainable = True  # as the model is built")
+        return
     yield Variant({"training": False}, Measurement.of("inference-gradient"))
-    names = case.replay.layers
-    layers = case.observation.layers
     modes = {i: kind for i, each in enumerate(layers) if "Batch" in (kind := each["class"]) or "Dropout" in kind}
     for kind in dict.fromkeys(modes.values()):
         group = [i for i in modes if modes[i] == kind]
@@ -40,6 +46,10 @@ def _no_flag(case: Case, recipe: Recipe) -> Iterable[Variant]:
         for chosen in [group, *([i] for i in group[:MOST_LAYERS] if len(group) > 1)]:
             seen = Measurement.of("inference-layers", layers=[layers[i]["name"] for i in chosen], layer_class=kind)
             yield Variant({"inference": tuple(names[i] for i in chosen)}, seen)
+
+
+def _trains(layer: Mapping[str, Any]) -> bool:
+    return bool(layer["config"].get("trainable", True))
 
 
 def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
