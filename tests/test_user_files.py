@@ -299,6 +299,28 @@ def test_the_page_of_a_short_check_names_both_and_the_command_as_it_was_called(
     assert f"fit-vs-loop {' '.join(given)}</code>" in text and "MyLoop and" not in text
 
 
+def test_a_loop_that_raises_in_a_short_check_does_not_keep_the_others_from_being_checked(tmp_path: Path) -> None:
+    wrong = LOOP.replace("tf.reduce_mean(", "tf.reduce_meen(").replace('"my-loop"', '"wrong"')
+    for name, text in {"my_task": TASK, "my_loop": LOOP, "wrong": wrong}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    trainers = ("fit", *(f"{tmp_path / name}.py:MyLoop" for name in ("wrong", "my_loop")))
+    asked: dict[str, Any] = {"strategy": "default", "quiet": True, "name": "run", "reports": tmp_path / "reports"}
+    with pytest.raises(AttributeError, match="reduce_meen") as caught:
+        compare.run(str(tmp_path / "my_task.py"), trainers=trainers, check=True, **asked)
+    assert "raised as the trainer wrong was checked" in caught.value.__notes__
+    folder = tmp_path / "reports" / "run"
+    verdict = read_json(folder / "verdict.json")
+    each = {comparison["candidate"]: comparison for comparison in verdict["comparisons"]}
+    assert {name: comparison["verdict"] for name, comparison in each.items()} == {
+        "wrong": "not-comparable",
+        "my-loop": "identical",
+    }
+    assert f"{tmp_path / 'wrong.py'}, line {line_of(wrong, 'tf.reduce_meen')}" in each["wrong"]["failure"]["error"]
+    assert (
+        read_json(folder / "run.json")["status"] == "finished" and "reduce_meen" in (folder / "report.html").read_text()
+    )
+
+
 def test_a_working_directory_that_user_code_changes_changes_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,12 +23,13 @@ from compare.app.ready import load_data
 from compare.engine.select_keras import select_keras
 from compare.modes import ShortCheck
 from compare.naming import shown_path
+from compare.records.codec import encode
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.live import waiting
 from compare.reporting.result import Result
 from compare.reporting.terminal import print_verdict, say, tell
-from compare.user_errors import without_exit
-from compare.verdict.model import Verdict
+from compare.user_errors import describe, without_exit
+from compare.verdict.model import Comparison, Failure, Verdict, not_comparable
 
 if TYPE_CHECKING:
     from compare.check import Report
@@ -89,7 +90,6 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
     same = in_one_process(options) if options.spec.several_processes else options
     anywhere = _anywhere(same)
     select_keras(options.keras)
-    from compare.app.publish import publish  # noqa: PLC0415 (lazy)
     from compare.check import NotApplicable, check  # noqa: PLC0415 (lazy)
     from compare.check.checker import with_two_replicas  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
@@ -112,27 +112,49 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
         text = f"--strategy {options.strategy} has several: {instead} computes {equal}, and was checked"
         elsewhere = (NotApplicable("several processes", text),)
         tell(console, f"Note: {text}", style="yellow")
-    reports = []
+    compared, raised = list[Comparison](), list[Exception]()
     for number, (name, trainer) in enumerate(candidates, start=1):
         began = time.perf_counter()
-        with waiting(console, f"checking {name}"):
-            report = check(experiment, trainer, reference=reference, strategy=strategy, **asked)
-            report = with_two_replicas(report, partial(_on_two, on_two[number], options, number)) if on_two else report
-        report = dataclasses.replace(report, seconds=time.perf_counter() - began)
+        try:
+            with waiting(console, f"checking {name}"):
+                report = check(experiment, trainer, reference=reference, strategy=strategy, **asked)
+                if on_two:
+                    report = with_two_replicas(report, partial(_on_two, on_two[number], options, number))
+        except Exception as error:
+            if getattr(error, "raised_by", None) is not trainer:
+                raise
+            raised.append(error)
+            compared.append(not_comparable(name, Failure(name, describe(error), f"fix your trainer {name}")))
+            tell(console, f"{name} failed: {describe(error)}", style="red")
+            continue
         comparison = dataclasses.replace(report.comparison, candidate=name)
         not_applicable = (*elsewhere, *report.not_applicable)
-        reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))
-        print_verdict(reports[-1].as_verdict(), console, verbose=options.verbose)
-        for text in report.notes:
-            tell(console, f"Note: {text}.", style="yellow")
-        replicas = f"{' and '.join(map(str, report.replicas))} replica{'s' * (report.replicas != (1,))}"
-        tell(console, f"Checked on {replicas} in {report.seconds:.1f} s.")
-    verdict = Verdict.of(reference_name, [report.judged for report in reports], scope="check")
+        report = dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable)
+        compared.append(report.judged)
+        _print(report, time.perf_counter() - began, console, verbose=options.verbose)
+    result = _conclude(folder, Verdict.of(reference_name, compared, scope="check"), known, console)
+    if raised:
+        raise raised[0]
+    return result
+
+
+def _conclude(folder: Path, verdict: Verdict, known: Mapping[str, Any], console: Console) -> Result:
+    """Write verdict and pages."""
+    from compare.app.publish import publish  # noqa: PLC0415 (lazy)
+
     verdict.write(folder / "verdict.json")
-    run = RunJson.read(folder)
-    run.save(status=EXPLAINED, **known)
+    run, failed = RunJson.read(folder), [encode(each.failure) for each in verdict.comparisons if each.failure]
+    run.save(status=EXPLAINED, failures=failed, **known)
     files = publish(folder)
     run.save(status=FINISHED)
     for file in [*files, "verdict.json"]:
         say(console, shown_path(folder / file))
     return Result(folder, verdict.verdict)
+
+
+def _print(report: Report, seconds: float, console: Console, *, verbose: bool) -> None:
+    print_verdict(report.as_verdict(), console, verbose=verbose)
+    for text in report.notes:
+        tell(console, f"Note: {text}.", style="yellow")
+    replicas = f"{' and '.join(map(str, report.replicas))} replica{'s' * (report.replicas != (1,))}"
+    tell(console, f"Checked on {replicas} in {seconds:.1f} s.")

@@ -6,7 +6,7 @@ import operator
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from traceback import walk_stack
@@ -287,6 +287,18 @@ def kept(array: np.ndarray) -> np.ndarray:
     return _kept.setdefault((array.shape, array.dtype, hash_of(array.tobytes())), np.array(array))
 
 
+@contextmanager
+def named(trainer: Trainer) -> Iterator[None]:
+    """Notes in an exception which trainer raised it, for whoever sees no more than the traceback."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised as the trainer {trainer.name} was checked")
+        with suppress(AttributeError):  # it takes no others
+            error.raised_by = trainer  # type: ignore[attr-defined]
+        raise
+
+
 def observe(task: TrainingTask, trainer: Trainer, seed: int) -> Observation:
     """Runs a trainer for the check's epochs and observes it.
 
@@ -294,9 +306,9 @@ def observe(task: TrainingTask, trainer: Trainer, seed: int) -> Observation:
         task: the check's few examples (see ``compare.check.batches``).
 
     Raises:
-        Exception: whatever the trainer raises.
+        Exception: whatever the trainer raises, with a note of its name.
     """
-    with observing() as observer, without_exit(f"trainer {trainer.name}", trainer.train):
+    with observing() as observer, named(trainer), without_exit(f"trainer {trainer.name}", trainer.train):
         run = ProbeRun(task, seed=seed, name=trainer.name, observer=observer)
         patch(tf.GradientTape, "gradient", run.on_gradient)
         for method in STRATEGY_METHODS:
