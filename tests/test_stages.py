@@ -1466,6 +1466,8 @@ def test_the_sentence_says_what_agrees_and_what_does_not() -> None:
     assert "examples, inputs and predictions agree; the loss does not" in text
     assert [view.state for view in stage_views(entry)] == ["same"] * 3 + ["differs", "after", "after", "still"]
     unseen = [replace(each, gap=None) if i < 3 else each for i, each in enumerate(found.stages)]
+    missing = replace(entry, training=replace(entry.training, reason="loop has no step 3 in epoch 1"))
+    assert (stage_sentence(missing, "fit"), stage_views(missing)) == ("", []), "there is no such step to look into"
     text = stage_sentence(replace(entry, stages=tuple(unseen)), "fit")
     assert text.startswith("Inside that step, the loss differs: ")
     assert text.endswith("; examples, inputs and predictions could not be compared")

@@ -38,6 +38,8 @@ def stage_views(comparison: Comparison) -> list[StageView]:
     # The step that they belong to is that of the short check, or the first that differs.
     first = comparison.stages_at or comparison.training.first_difference
     located = first.stage if first is not None else None
+    if comparison.training.reason:  # one side has no such step: the other's was held against its next one
+        return []
     views: list[StageView] = []
     for each in comparison.stages or ():  # in the order of ``STAGES``
         passed = any(view.state == DIFFERS for view in views)
