@@ -108,6 +108,10 @@ REMEDIES = {
         "with Keras 3, variables cannot be made inside strategy.run: in strategy.scope(), begin the model with "
         "keras.Input, and write optimizer.build(model.trainable_variables)"
     ),
+    "^TypeError: .* indices must be integers.*, not MirroredVariable|^RuntimeError: Need to be inside .*scope": (
+        "in strategy.scope() make the optimizer and write optimizer.build(model.trainable_variables); a loop without a "
+        "strategy is compared with --strategy default"
+    ),
     _no("experimental_run_v2"): "write strategy.run",
     _no("experimental_make_numpy_dataset"): "write tf.data.Dataset.from_tensor_slices",
     r"reduce\(\) missing 1 required positional argument: 'axis'": "write strategy.reduce(op, value, axis=None)",

@@ -423,6 +423,7 @@ OLD_CODE = {
     "tf.function(lambda: two.run(lambda: adam.apply([tf.ones_like(v) for v in weights], weights)))()": (
         "optimizer.build(model.trainable_variables)"
     ),
+    "tf.keras.optimizers.SGD().apply([tf.ones_like(v) for v in weights], weights)": "--strategy default",
     "strategy.experimental_run_v2(print)": "write strategy.run",
     "strategy.experimental_make_numpy_dataset(x)": "from_tensor_slices",
     "strategy.reduce('SUM', x)": "axis=None",
