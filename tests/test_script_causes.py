@@ -792,8 +792,11 @@ def test_predictions_in_place_of_the_labels_are_a_hint() -> None:
 
     for right, other, side in ((RIGHT, swapped(RIGHT), "loop"), (swapped(RIGHT), RIGHT, "fit"), (RIGHT, RIGHT, "")):
         given = replace(sides(other), close_ups=(right, other))
-        found = [each for each in hints(Located(STEP, "loss"), given) if each.kind == "predictions-as-labels"]
-        assert [each.quantities["side"] for each in found] == [side] * bool(side)
+        found = hints(Located(STEP, "loss", stages=[StageValues("predictions", 0.0, 0.0)]), given)
+        assert [each.quantities["side"] for each in found if each.kind == "predictions-as-labels"] == [side] * bool(
+            side
+        )
+        assert not [each for each in found if each.kind == "given-to-loss"], "which is the same, said twice more"
 
 
 def test_labels_that_are_given_as_predictions_are_those_of_the_examples_all_the_same() -> None:
@@ -2843,3 +2846,12 @@ def test_the_loss_of_probabilities_is_foreseen_with_the_logits_behind_them_that_
         own = recorded.with_own_predictions(replace(sides(other), close_ups=(right, other)))
         assert own is not None
         assert own.right.loss(STEP) == pytest.approx(value + PENALTY)
+
+
+def test_logits_that_happen_to_lie_between_0_and_1_are_no_probabilities() -> None:
+    logits = np.linspace(0.01, 0.2, 8)[:, None]
+    value = float(value_of(Targets("binary_crossentropy", TRUE, logits, from_logits=True)) or 0)
+    right = with_targets(RIGHT, "binary_crossentropy", TRUE, logits, loss=value, from_logits=True)
+    right, other = (changed(each, "predictions", lambda it: replace(it, arrays=[logits])) for each in (right, OFF))
+    own = recorded.with_own_predictions(replace(sides(other), close_ups=(right, other)))
+    assert own is not None and own.right.loss(STEP) == pytest.approx(value + PENALTY)

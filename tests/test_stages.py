@@ -393,18 +393,23 @@ def test_a_factor_of_some_gradients_is_told_where_all_others_are_equal(factor: f
     assert found == [told] * said
 
 
-@pytest.mark.parametrize(("what", "equal", "said"), [("labels", True, True), ("predictions", True, True),
-                                                      ("predictions", False, False), ("", True, False)])  # fmt: skip
+@pytest.mark.parametrize(("what", "equal", "said"), [
+    ("labels", True, True), ("predictions", True, True), ("predictions", False, False), ("sample weights", True, True),
+    ("", True, False),
+])  # fmt: skip
 def test_what_a_loss_is_given_is_told_where_the_predictions_agree(what: str, equal: bool, said: bool) -> None:
-    other = linear_step(factor=1.5)
-    (targets,) = other.of(STEP, "targets")
-    given = [targets.arrays[0] + (what == "labels"), targets.arrays[1] + (what == "predictions")]
-    events = [replace(each, arrays=given) if each is targets else each for each in other.steps[STEP]]
-    other = replace(other, steps={**other.steps, STEP: events})
+    def given(close_up: CloseUp, changed: str) -> CloseUp:
+        (targets,) = close_up.of(STEP, "targets")
+        names, weight = ("labels", "predictions", "sample weights"), np.arange(1.0, 1 + len(targets.arrays[0]))
+        arrays = [array + (name == changed) for name, array in zip(names, [*targets.arrays[:2], weight], strict=True)]
+        weighted = replace(targets, arrays=arrays, info={**targets.info, "weights": 1})
+        events = [weighted if each is targets else each for each in close_up.steps[STEP]]
+        return replace(close_up, steps={**close_up.steps, STEP: events})
+
+    both = given(linear_step(), ""), given(linear_step(factor=1.5), what)
     stages = [StageValues("predictions", 0.0 if equal else 1.0, 1e-6)]
-    found = [
-        each for each in hints(Located(STEP, "loss", stages=stages), sides(other)) if each["kind"] == "given-to-loss"
-    ]
+    at = Located(STEP, "loss", stages=stages)
+    found = [each for each in hints(at, replace(sides(both[1]), close_ups=both)) if each["kind"] == "given-to-loss"]
     assert found == [hint("given-to-loss", loss="mean_squared_error", what=what, line=None)] * said
 
 

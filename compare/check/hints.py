@@ -220,16 +220,18 @@ def _hints_on_terms(sides: Sides, located: Located) -> Iterator[Measurement]:
 def _hints_on_given(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Loss functions that are given something else, where the models' predictions agree."""
     predictions = located.of(PREDICTIONS)
-    if predictions is None or not predictions.equal:
+    if predictions is None or not predictions.equal or _hints_on_labels(sides, located):
         return
     right, other = ([each for each in side.of(sides.step, "targets") if each.arrays] for side in sides.close_ups)
     if [name_of(each.info) for each in right] != [name_of(each.info) for each in other]:
         return
     for one, own in zip(right, other, strict=True):
-        for what, begin, count in (("labels", 0, own.info["true"]), ("predictions", own.info["true"], 1)):
-            pairs = zip(one.arrays[begin : begin + count], own.arrays[begin : begin + count], strict=True)
-            apart = [pair for pair in pairs if relative_gap(*pair) > CLOSE]
-            if apart and [np.shape(each) for each in one.arrays] == [np.shape(each) for each in own.arrays]:
+        if [np.shape(each) for each in one.arrays] != [np.shape(each) for each in own.arrays]:
+            continue
+        ends = np.cumsum([own.info[what] for what in ("true", "predicted", "weights")])
+        for what, begin, end in zip(("labels", "predictions", "sample weights"), (0, *ends), ends, strict=False):
+            pairs = zip(one.arrays[begin:end], own.arrays[begin:end], strict=True)
+            if any(relative_gap(*pair) > CLOSE for pair in pairs):
                 loss, line = name_of(own.info), own.info.get("line")
                 yield Measurement.of("given-to-loss", loss=loss, what=what, line=str(Source.of(line)) if line else None)
 

@@ -244,8 +244,9 @@ def with_own_predictions(sides: Sides) -> Sides | None:
     if own is None or not any(agrees):
         return None
     taken = own if agrees[0] else own.with_other_logits()
-    if taken.from_logits and taken.are_probabilities:  # Keras finds the logits behind them
-        taken = taken.with_other_logits()
+    outputs = sides.right.arrays(step, "predictions")
+    if taken.from_logits and taken.are_probabilities and not _takes_outputs(right, outputs):
+        taken = taken.with_other_logits()  # Keras finds the logits behind them
     data, penalty = value_of(taken), sides.other.penalty(step)
     if data is None:
         return None
@@ -260,6 +261,11 @@ def with_own_predictions(sides: Sides) -> Sides | None:
     ]
     foreseen = replace(sides.other, steps={**sides.other.steps, step: events})
     return replace(sides, close_ups=(foreseen, sides.other), foreseen=True)
+
+
+def _takes_outputs(targets: Targets, outputs: Sequence[np.ndarray]) -> bool:
+    """Whether a loss is given what its model gives, and not the logits that Keras finds behind it."""
+    return len(outputs) == 1 and np.array_equal(outputs[0], targets.predicted)
 
 
 def _own_targets(sides: Sides, right: Targets) -> Targets | None:
