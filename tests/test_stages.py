@@ -595,7 +595,11 @@ def test_variables_that_only_one_optimizer_is_given_are_a_hint() -> None:
     ]
     both = sides(right)
     both = replace(both, close_ups=(replace(right, steps={STEP: fewer}), right))
-    assert hints(locate(*both.close_ups, [], STEP, NAMES), both) == [hint("more-gradients", variables=[NAMES[1]])]
+    located = locate(*both.close_ups, [], STEP, NAMES)
+    assert hints(located, both) == [hint("more-gradients", variables=[NAMES[1]])]
+    frozen = replace(both.traces[1], layers=[{"name": "dense", "class": "Dense", "config": {"trainable": False}}])
+    both = replace(both, traces=(both.traces[0], frozen))
+    assert hints(located, both) == [hint("more-gradients", variables=[NAMES[1]], frozen=True)]
 
 
 def test_labels_with_other_names_are_not_shuffled() -> None:

@@ -133,6 +133,11 @@ SIDES = {"side": "loop", "other": "fit"}
                         "line": "loop.py:3: x = self.dense(x)"},
      "norm gives the same on both sides (but for an activation, maybe) and dense does not: look at what comes between "
      "them: fit calls Flatten and loop calls ReLU (loop.py:3: x = self.dense(x))"),
+    ("more-gradients", {**SIDES, "variables": ["base/kernel"]},
+     "loop's optimizer is given gradients of base/kernel, fit's is not"),
+    ("more-gradients", {**SIDES, "variables": ["base/kernel"], "frozen": True},
+     "loop's optimizer is given gradients of base/kernel, fit's is not: these are frozen (trainable = False), so "
+     "take model.trainable_variables after that is set, not before"),
     ("frozen-layers", {**SIDES, "layers": ["norm"]},
      "norm runs with training=False, for the loop sets trainable = False: a frozen BatchNormalization always does"),
     ("left-over", {**SIDES, "micro": 5, "expected": 4, "line": None},

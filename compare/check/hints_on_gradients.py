@@ -35,7 +35,10 @@ def hints_on_gradients(sides: Sides, located: Located) -> Iterator[Measurement]:
     right, other = sides.gradients()
     names = sides.variables
     if more := sorted(other.keys() - right.keys()) if right else []:
-        yield Measurement.of("more-gradients", variables=[names[i] for i in more])
+        trained, layers = [names[i] for i in more], sides.other_trace.layers
+        still = {each["name"] for each in layers if not each["config"].get("trainable", True)}
+        frozen = all(still.intersection(each.split("/")) for each in trained)
+        yield Measurement.of("more-gradients", variables=trained, **({"frozen": True} if frozen else {}))
     if not right or right.keys() != other.keys():
         return
     if factor := sides.factor_of_gradients:

@@ -50,8 +50,8 @@ class _Sentences(string.Formatter):
 
 SENTENCES = _Sentences()
 OPTIONAL = (
-    "alone", "divided", "epsilon", "examples", "labels", "last", "logits", "output", "predictions", "replicas", "state",
-    "training", "when",
+    "alone", "divided", "epsilon", "examples", "frozen", "labels", "last", "logits", "output", "predictions",
+    "replicas", "state", "training", "when",
 )  # fmt: skip
 
 

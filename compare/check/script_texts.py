@@ -342,7 +342,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "same: the factor comes between tape.gradient and apply_gradients, or from tf.stop_gradient or tf.custom_gradient",
     "gradients-kept": "the gradients of {side} in step {step:,} are those of {other} and its own of the step before: "
     "set what adds them up back to zero after each update",
-    "more-gradients": "{side}'s optimizer is given gradients of {variables:some}, {other}'s is not",
+    "more-gradients": "{side}'s optimizer is given gradients of {variables:some}, {other}'s is not{frozen:?: these are "
+    "frozen (trainable = False), so take model.trainable_variables after that is set, not before}",
     "apart-by-weights": "what the gradients of {other} and {side} differ by is a multiple of the weights themselves "
     "({variables:some}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a penalty "
     "that is computed outside of the tape",
