@@ -1136,6 +1136,10 @@ def test_a_mask_by_hand_that_one_side_alone_applies_is_named(over_all: bool) -> 
     for other in (1.001 * whole, 0.999 * masked):
         assert accused(right, seen(OFF, other)) == []
     assert accused(seen(RIGHT, 0.99 * masked), seen(OFF, whole)) == [], "no label leaves that"
+    alike = changed(seen(RIGHT, 1.0), "targets", lambda e: replace(e, arrays=[labels, labels + 1, *e.arrays[2:]]))
+    both = replace(sides(alike), close_ups=(alike, alike))
+    kinds = [each.evidence.kind for each in CATALOGUE["mask-missing"].recorded["loss"](both, Located(STEP, "loss"))]
+    assert "script-mask-by-hand" not in kinds, "the mean is the same whatever is left out"
 
 
 def test_the_mean_without_sample_weights_is_named_where_the_other_loss_is_their_sum() -> None:

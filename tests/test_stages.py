@@ -316,6 +316,9 @@ def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
     (lambda x: 255 * x, ["inputs-times", ("factor", 255.0)]),
     (lambda x: x / 127.5 - 1, ["inputs-shifted", ("factor", 1 / 127.5), ("constant", -1.0)]),
     (lambda x: x + 1e-3 * x**2, []),
+    (lambda x: np.hstack([x[:, 1:], x[:, :1]]), ["inputs-moved", ("later", True)]),
+    (lambda x: np.hstack([x[:, -1:], x[:, :-1]]), ["inputs-moved", ("later", False)]),
+    (lambda x: np.hstack([x[:, :1], x[:, :-1] + 1]), []),
 ])  # fmt: skip
 def test_inputs_that_are_a_multiple_and_a_constant_are_said_to_be(change: Any, expected: list[Any]) -> None:
     other = linear_step()

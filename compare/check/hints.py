@@ -260,8 +260,15 @@ def _hints_on_sizes(sides: Sides, located: Located) -> Iterator[Measurement]:
 
 
 def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
-    """Inputs that are a multiple of the other side's and a constant, as of pixels that are scaled by one side alone."""
-    both = [[np.ravel(a) for a in side.arrays(sides.step, "inputs")] for side in sides.close_ups]
+    """Inputs that are a multiple of the other side's and a constant, as of pixels that are scaled by one side alone.
+
+    Or sequences that begin one position earlier or later.
+    """
+    whole = [side.arrays(sides.step, "inputs") for side in sides.close_ups]
+    if all(whole) and (later := {_moved(*pair) for pair in zip(*whole, strict=False)}) in ({True}, {False}):
+        yield Measurement.of("inputs-moved", later=later == {True})
+        return
+    both = [[np.ravel(a) for a in arrays] for arrays in whole]
     numbers = all(each.dtype.kind in "fiu" for arrays in both for each in arrays)
     if not all(both) or not numbers or len({tuple(each.shape for each in arrays) for arrays in both}) > 1:
         return
@@ -273,6 +280,16 @@ def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
         slope, constant = (float(each) for each in np.polyfit(a, b, 1))
         if np.abs(b - slope * a - constant).max() <= 1e-5 * np.ptp(b):
             yield Measurement.of("inputs-shifted", factor=slope, constant=constant)
+
+
+def _moved(a: np.ndarray, b: np.ndarray) -> bool | None:
+    """Whether sequences begin one position later than others that are the same where both are; None if they are not."""
+    if a.shape != b.shape or a.ndim < 2 or np.array_equal(a, b):
+        return None
+    for later, one, other in ((True, a[:, 1:], b[:, :-1]), (False, a[:, :-1], b[:, 1:])):
+        if np.array_equal(one, other) and (one != one[:1, :1]).any():
+            return later
+    return None
 
 
 def _steps_on_each_batch(close_up: CloseUp, steps: Sequence[int]) -> int:

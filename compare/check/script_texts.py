@@ -298,6 +298,10 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "Keras does",
     "inputs-times": "the inputs of {side} are {factor:.6g} times those of {other}: scale them alike, as by a division "
     "by 255",
+    "inputs-moved": lambda later, side, other: (
+        f"the sequences in the inputs of {side} begin one position {'later' if later else 'earlier'} than those of "
+        f"{other}: look at how inputs and labels are cut from them"
+    ),
     "inputs-shifted": lambda factor, constant, side, other: (
         f"the inputs of {side} are {factor:.6g} times those of "
         f"{other} {'plus' if constant > 0 else 'minus'} {abs(constant):.6g}: prepare them alike, and once"
