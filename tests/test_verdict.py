@@ -682,6 +682,20 @@ def test_what_is_only_rounding_does_not_stand_beside_a_mistake(train: Train) -> 
     assert alone.reporting.verdict == "alike" and not any(gap.only_rounding for gap in alone.reporting.metrics.values())
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "reporting"), [(0.75, "alike"), (0.75 + 2.0**-24, "alike"), (0.76, None), (None, None)]
+)
+def test_numbers_are_alike_where_rounding_explains_them_and_the_weights(
+    train: Train, accuracy: float | None, reporting: str | None
+) -> None:
+    fit, twin = train("fit", logs=[LOGS, LOGS]), train("twin", edits=noisy((3, 3), (1, 1), 1e-3), logs=[LOGS, LOGS])
+    last = LOGS if accuracy is None else {**LOGS, "accuracy": accuracy}
+    loop = train(edits={(1, 1): add(0.5e-3)}, logs=[LOGS, last])
+    loop = replace(loop, logs={1: loop.logs[1]}) if accuracy is None else loop
+    compared = Pair(fit, loop, fit, compare_records(fit, loop)).compared([twin])
+    assert (compared.training.verdict, compared.reporting.verdict) == ("alike", reporting)
+
+
 def test_the_verdict_file_tells_of_the_noise(train: Train) -> None:
     training = as_json("fit", [held(train, {(1, 2): add(0.5e-3)})])["comparisons"][0]["training"]
     assert training["noise"].keys() == {"twins", "factor", "largest_ratio", "variable", "epoch", "step"}

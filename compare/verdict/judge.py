@@ -130,7 +130,8 @@ class Pair:
         checked = self.checked.reporting.verdict if self.checked else None
         if reporting.verdict is None:  # the weights differ; the check judged the numbers by the trainer's own weights
             # Where the check could not tell either, what counts are the numbers of this run.
-            reporting = replace(reporting, verdict=None if checked == INCONCLUSIVE else checked)
+            known = None if checked == INCONCLUSIVE else checked
+            reporting = replace(reporting, verdict=known or self._alike(comparison))
         elif reporting.verdict == DIFFERENT != checked and exact.within_rounding(self.reference, self.candidate):
             reporting = replace(reporting, verdict=ALIKE)
         elif reporting.verdict == DIFFERENT:
@@ -140,6 +141,13 @@ class Pair:
         if not known_cause:  # else the difference begins where that mistake does
             comparison = comparison.led_by_not_finite(*self.inside)
         return comparison if self.study is None else with_study(comparison, self.study, known_cause)
+
+    def _alike(self, comparison: Comparison) -> str | None:
+        """Alike where rounding explains both the weights and each number; None if numbers are left open."""
+        reporting, whole = comparison.reporting, self.reference.logs.keys() == self.candidate.logs.keys()
+        compared = any(gap.compared for gap in reporting.metrics.values())
+        explained = comparison.training.verdict == ALIKE and compared and whole and not reporting.unexplained
+        return ALIKE if explained else None
 
 
 def with_noise(
