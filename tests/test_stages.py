@@ -316,8 +316,9 @@ def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
     (lambda x: 255 * x, ["inputs-times", ("factor", 255.0)]),
     (lambda x: x / 127.5 - 1, ["inputs-shifted", ("factor", 1 / 127.5), ("constant", -1.0)]),
     (lambda x: x + 1e-3 * x**2, []),
-    (lambda x: np.hstack([x[:, 1:], x[:, :1]]), ["inputs-moved", ("later", True)]),
-    (lambda x: np.hstack([x[:, -1:], x[:, :-1]]), ["inputs-moved", ("later", False)]),
+    (lambda x: np.hstack([x[:, 1:], x[:, :1]]), ["inputs-moved", ("how", "later")]),
+    (lambda x: np.hstack([x[:, -1:], x[:, :-1]]), ["inputs-moved", ("how", "earlier")]),
+    (lambda x: x[:, ::-1], ["inputs-moved", ("how", "reversed")]),
     (lambda x: np.hstack([x[:, :1], x[:, :-1] + 1]), []),
 ])  # fmt: skip
 def test_inputs_that_are_a_multiple_and_a_constant_are_said_to_be(change: Any, expected: list[Any]) -> None:
@@ -335,8 +336,22 @@ def test_inputs_that_are_a_multiple_and_a_constant_are_said_to_be(change: Any, e
     )
     at = Located(STEP, "inputs", stages=[StageValues("inputs", 1.0)])
     found = [each for each in hints(at, sides(other)) if each["kind"].startswith("inputs-")]
-    numbers = {name: pytest.approx(value, rel=1e-4) for name, value in dict(expected[1:]).items()}
+    approx = lambda value: value if isinstance(value, str) else pytest.approx(value, rel=1e-4)  # noqa: E731
+    numbers = {name: approx(value) for name, value in dict(expected[1:]).items()}
     assert found == [hint(kind, **numbers) for kind in expected[:1]]
+
+
+@pytest.mark.parametrize(("order", "said"), [([1, 0], True), ([0, 1], False), ([1, 1], False)])
+def test_inputs_in_another_order_are_said_to_be(order: list[int], said: bool) -> None:
+    def given(order: list[int]) -> CloseUp:
+        close_up, both = linear_step(), [np.ones((8, 3)), np.zeros((8, 3))]
+        steps = [replace(e, arrays=[both[i] for i in order]) if e.kind == "inputs" else e for e in close_up.steps[STEP]]
+        return replace(close_up, steps={STEP: steps})
+
+    pair = given([0, 1]), given(order)
+    for stage in ("examples", "inputs"):
+        found = hints(Located(STEP, stage), replace(sides(pair[1]), close_ups=pair))
+        assert [each for each in found if each["kind"] == "inputs-swapped"] == [hint("inputs-swapped")] * said
 
 
 THROUGH, LEFT_OUT = {"times": 2, "other_times": 1}, {"times": 4, "taped": 1}

@@ -153,7 +153,10 @@ SIDES = {"side": "loop", "other": "fit"}
      "the loss function of loop is mse, that of fit is mae (loop.py:3: loss = loss_fn(y, p))"),
     ("added-to-loss", {**SIDES, "loss": "mse", "equal": 2.0, "value": 0.5, "right": 0.25, "line": None},
      "mse is 2 on both sides; what is added to it, such as a penalty on weights, is 0.5 in loop and 0.25 in fit"),
-    ("inputs-moved", {**SIDES, "later": True},
+    ("inputs-swapped", SIDES, "loop gives its model the inputs of fit in another order"),
+    ("inputs-moved", {**SIDES, "how": "reversed"},
+     "the sequences in the inputs of loop are those of fit from their end to their beginning"),
+    ("inputs-moved", {**SIDES, "how": "later"},
      "the sequences in the inputs of loop begin one position later than those of fit: look at how inputs and labels "
      "are cut from them"),
     ("inputs-shifted", {**SIDES, "factor": 0.5, "constant": -1.0},

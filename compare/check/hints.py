@@ -262,11 +262,12 @@ def _hints_on_sizes(sides: Sides, located: Located) -> Iterator[Measurement]:
 def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
     """Inputs that are a multiple of the other side's and a constant, as of pixels that are scaled by one side alone.
 
-    Or sequences that begin one position earlier or later.
+    Or sequences that begin one position earlier or later, or at their end.
     """
     whole = [side.arrays(sides.step, "inputs") for side in sides.close_ups]
-    if all(whole) and (later := {_moved(*pair) for pair in zip(*whole, strict=False)}) in ({True}, {False}):
-        yield Measurement.of("inputs-moved", later=later == {True})
+    moved = {_moved(*pair) for pair in zip(*whole, strict=False)}
+    if len(moved) == 1 and (how := moved.pop()):
+        yield Measurement.of("inputs-moved", how=how)
         return
     both = [[np.ravel(a) for a in arrays] for arrays in whole]
     numbers = all(each.dtype.kind in "fiu" for arrays in both for each in arrays)
@@ -282,14 +283,26 @@ def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
             yield Measurement.of("inputs-shifted", factor=slope, constant=constant)
 
 
-def _moved(a: np.ndarray, b: np.ndarray) -> bool | None:
-    """Whether sequences begin one position later than others that are the same where both are; None if they are not."""
+def _moved(a: np.ndarray, b: np.ndarray) -> str:
+    """How sequences are moved against others that are the same where both are; empty if they are not."""
     if a.shape != b.shape or a.ndim < 2 or np.array_equal(a, b):
-        return None
-    for later, one, other in ((True, a[:, 1:], b[:, :-1]), (False, a[:, :-1], b[:, 1:])):
+        return ""
+    for how, one, other in (
+        ("later", a[:, 1:], b[:, :-1]),
+        ("earlier", a[:, :-1], b[:, 1:]),
+        ("reversed", a, b[:, ::-1]),
+    ):
         if np.array_equal(one, other) and (one != one[:1, :1]).any():
-            return later
-    return None
+            return how
+    return ""
+
+
+def _hints_on_order(sides: Sides, located: Located) -> Iterator[Measurement]:
+    """Inputs of a model that are the other side's, in another order."""
+    one, other = (side.arrays(sides.step, "inputs") for side in sides.close_ups)
+    order = [[i for i, a in enumerate(one) if np.array_equal(a, b)] for b in other]
+    if len(one) > 1 and sorted(order) == [[i] for i in range(len(one))] != order:
+        yield Measurement.of("inputs-swapped")
 
 
 def _steps_on_each_batch(close_up: CloseUp, steps: Sequence[int]) -> int:
@@ -355,8 +368,8 @@ def _hints_on_labels(sides: Sides, located: Located) -> list[Measurement]:
 
 AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]]]] = {
     "": (made_again, _hints_on_parts),
-    EXAMPLES: (_hints_on_first_updates, _hints_on_examples, made_again, _hints_on_parts),
-    INPUTS: (made_again, _hints_on_inputs, _hints_on_parts, hints_on_random_numbers),
+    EXAMPLES: (_hints_on_order, _hints_on_first_updates, _hints_on_examples, made_again, _hints_on_parts),
+    INPUTS: (_hints_on_order, made_again, _hints_on_inputs, _hints_on_parts, hints_on_random_numbers),
     PREDICTIONS: (
         made_again, hints_on_draws, layers_alone, _hints_on_outputs, _hints_on_models,
         _hints_between_layers, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,

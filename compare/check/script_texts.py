@@ -298,10 +298,13 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "Keras does",
     "inputs-times": "the inputs of {side} are {factor:.6g} times those of {other}: scale them alike, as by a division "
     "by 255",
-    "inputs-moved": lambda later, side, other: (
-        f"the sequences in the inputs of {side} begin one position {'later' if later else 'earlier'} than those of "
-        f"{other}: look at how inputs and labels are cut from them"
+    "inputs-moved": lambda how, side, other: (
+        f"the sequences in the inputs of {side} are those of {other} from their end to their beginning"
+        if how == "reversed"
+        else f"the sequences in the inputs of {side} begin one position {how} than those of {other}: look at how "
+        "inputs and labels are cut from them"
     ),
+    "inputs-swapped": "{side} gives its model the inputs of {other} in another order",
     "inputs-shifted": lambda factor, constant, side, other: (
         f"the inputs of {side} are {factor:.6g} times those of "
         f"{other} {'plus' if constant > 0 else 'minus'} {abs(constant):.6g}: prepare them alike, and once"
