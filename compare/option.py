@@ -154,7 +154,7 @@ def flag(name: str) -> str:
 
 def _number(text: str) -> int | str:
     """The number that was given; other text is refused when it is checked."""
-    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else text
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,99}", text) else text
 
 
 def _count(name: str, value: Any, least: int, most: int | None) -> int:
