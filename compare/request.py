@@ -69,9 +69,13 @@ GROUPS = (COMPARED, TWO_SCRIPTS, LOGGED, TRAINING, DEVICES, STUDIES, EXECUTION, 
 """The headings of --help, in their order."""
 
 
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+"""The variable of the environment that has TensorFlow use tf-keras in place of Keras 3."""
+
+
 def keras_of_the_environment() -> int:
-    """The generation of Keras that ``TF_USE_LEGACY_KERAS`` asks for now, as TensorFlow reads it."""
-    return 2 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else 3
+    """The generation of Keras that ``LEGACY_KERAS`` asks for now, as TensorFlow reads it."""
+    return 2 if os.environ.get(LEGACY_KERAS) in ("1", "true", "True") else 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import venv
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,6 +68,10 @@ def test_a_right_loop_is_identical_and_a_mistake_is_named(tmp_path: Path, monkey
     assert compared(tmp_path, FIT, LOOP)["verdict"] == "identical"
     (entry,) = compared(tmp_path, FIT, LOOP.replace("training=True", "training=False"))["comparisons"]
     assert [cause["id"] for cause in entry["causes"]] == ["training-flag-missing"]
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS")
+    asks = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\n"
+    assert compared(tmp_path, asks + FIT, asks + LOOP)["verdict"] == "identical"
+    assert "TF_USE_LEGACY_KERAS" not in os.environ, "only the scripts have asked for it"
 
 
 @needs_keras_2
@@ -95,12 +100,15 @@ def test_scaled_losses_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("1", "import keras\nprint(keras.Model)", "uses Keras 3; --scripts watches Keras 3 on TensorFlow, or tf-keras"),
         ("0", "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'", "sets TF_USE_LEGACY_KERAS itself"),
+        ("", "import os\nif True:\n    os.environ['TF_USE_LEGACY_KERAS'] = '1'", "sets TF_USE_LEGACY_KERAS itself"),
     ],
 )
 def test_another_keras_than_the_one_that_is_asked_for_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, line: str, why: str
 ) -> None:
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", asked)
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    if asked:
+        monkeypatch.setenv("TF_USE_LEGACY_KERAS", asked)
     with pytest.raises(NoVerdictError, match=why):
         compared(tmp_path, line, line)
 

@@ -8,8 +8,8 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import MAGIC_NUMBER
@@ -20,7 +20,7 @@ from compare.app import processes
 from compare.errors import RequestError
 from compare.modes import Scripts
 from compare.naming import distinct, plain, refuse_missing, shown_path
-from compare.request import keras_of_the_environment
+from compare.request import LEGACY_KERAS, keras_of_the_environment
 from compare.watch.cells import codes_of, joined
 from compare.watch.settings import Program
 
@@ -45,6 +45,10 @@ for name in {(*PACKAGES, LEGACY)}:
 print(json.dumps(found))
 """
 SECONDS = 60
+_ASKS_FOR_KERAS_2 = re.compile(
+    rf"""^(?:\s*")?os\.environ\[\\?['"]{LEGACY_KERAS}\\?['"]\]\s*=\s*\\?['"](?:1|True|true)\b""", re.MULTILINE
+)
+"""A line of a script, or of a notebook's JSON, that is not indented: one in an ``if`` may not run."""
 _CELL_MAGIC = re.compile(r"\A\s*%%(?:time|timeit|capture|prun)\b")
 """Begins a cell whose code runs, whatever else is done with it."""
 _LINE_MAGIC = re.compile(r"^([ \t]*)%(?:time|prun)[ \t]+(?!-)", re.MULTILINE)
@@ -72,6 +76,26 @@ class Side:
         """What it runs in, and which commit it is of; empty if that is what everybody would think."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return "; ".join(filter(None, [self.commit, versions]))
+
+
+@contextmanager
+def keras_of_scripts(scripts: Sequence[str]) -> Iterator[None]:
+    """Has this process and those that it starts use Keras 2 where all scripts ask for it in their first lines.
+
+    They do so too late where TensorFlow is imported before they run.
+    """
+    texts = []
+    for script in map(Path, scripts):
+        with suppress(OSError):
+            texts.append(script.read_text(encoding="utf-8", errors="replace"))
+    if not texts or LEGACY_KERAS in os.environ or not all(map(_ASKS_FOR_KERAS_2.search, texts)):
+        yield
+        return
+    os.environ[LEGACY_KERAS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[LEGACY_KERAS]
 
 
 def sides_of(options: Scripts, work: Path) -> list[Side]:

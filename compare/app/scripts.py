@@ -26,7 +26,7 @@ from compare.app.script_pairs import (
     stretches,
 )
 from compare.app.script_runs import ScriptRun, ScriptRunner, failure_of, last_line, left_by, write_records
-from compare.app.script_sides import Side, changed_since, sides_of
+from compare.app.script_sides import Side, changed_since, keras_of_scripts, sides_of
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
@@ -56,6 +56,7 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
     """
     with ExitStack() as stack:
         work = stack.enter_context(_work_folder())
+        stack.enter_context(keras_of_scripts(options.scripts))
         sides = sides_of(options, work)
         runner = stack.enter_context(ScriptRunner([side.program.python for side in sides], folder / "tensorflow.log"))
         # Only now: it takes half a second, while TensorFlow is imported in the runner's process.
