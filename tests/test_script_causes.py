@@ -34,7 +34,7 @@ from compare.check.words import said as told
 from compare.records.model import step_dtype
 from compare.verdict.findings import Finding, Source, StageValues
 from compare.watch.epoch_ends import EpochEnds
-from compare.watch.seen import ENDLESS, CloseUp, Event, row_hashes, sketch
+from compare.watch.seen import ENDLESS, CloseUp, Event, each_once, row_hashes, sketch
 from compare.watch.trace import BY_HAND, FitEpoch, Trace
 
 pytestmark = pytest.mark.usefixtures("texts_by_id")  # no cause rests on a sentence
@@ -1140,6 +1140,18 @@ def test_a_mask_by_hand_that_one_side_alone_applies_is_named(over_all: bool) -> 
     both = replace(sides(alike), close_ups=(alike, alike))
     kinds = [each.evidence.kind for each in CATALOGUE["mask-missing"].recorded["loss"](both, Located(STEP, "loss"))]
     assert "script-mask-by-hand" not in kinds, "the mean is the same whatever is left out"
+
+
+def test_a_loss_that_is_called_again_with_the_same_was_not_used() -> None:
+    (first,), events = RIGHT.of(STEP, "targets"), list(RIGHT.steps[STEP])
+    again = replace(first, info={**first.info, "line": ("loop.py", 3, "loss = loss_fn(y, p)")})
+    other = replace(first, arrays=[first.arrays[0] + 1, *first.arrays[1:]])
+    at = events.index(first)
+    for more in ([again], [other, again], [again, other]):
+        kept = each_once([*events[: at + 1], *more, *events[at + 1 :]])
+        assert [each for each in kept if each.kind == "targets"] == more
+    loss = next(i for i, each in enumerate(events) if each.kind == "loss")
+    assert each_once([*events[: loss + 1], again, *events[loss + 1 :]]).count(first) == 1, "gradients were taken before"
 
 
 def test_the_mean_without_sample_weights_is_named_where_the_other_loss_is_their_sum() -> None:

@@ -268,6 +268,29 @@ def read_close_up(folder: Path, number: int, order: Sequence[int] = ()) -> Close
     return seen and seen.ordered(order)
 
 
+def each_once(events: Sequence[Event]) -> list[Event]:
+    """The events without calls of a loss function that is called again with the same before gradients are taken.
+
+    What the first call gave, such as losses that a mask was then applied to, is not used.
+    """
+    kept, later = list[Event](), list[Event]()
+    for event in reversed(events):
+        later = [] if event.kind == "loss" else later
+        if event.kind == "targets" and event.arrays:
+            if any(_same_call(event, each) for each in later):
+                continue
+            later.append(event)
+        kept.append(event)
+    return kept[::-1]
+
+
+def _same_call(one: Event, other: Event) -> bool:
+    known = [{name: each for name, each in event.info.items() if name != "line"} for event in (one, other)]
+    given = sum(one.info[name] for name in ("true", "predicted", "weights"))
+    alike = one.replica == other.replica and known[0] == known[1]
+    return alike and all(map(np.array_equal, one.arrays[:given], other.arrays[:given]))
+
+
 SKETCH = 16
 """The number of sums in a sketch."""
 

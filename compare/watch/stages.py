@@ -32,7 +32,7 @@ from compare.patching import patch
 from compare.watch.data_sets import DataSets, operations_of
 from compare.watch.initial_weights import InitialWeights
 from compare.watch.observer import Observer
-from compare.watch.seen import CloseUp
+from compare.watch.seen import CloseUp, each_once
 from compare.watch.settings import Detail
 from compare.watch.shapes import are_pairs, of_pairs
 from compare.watch.step_events import StepEvents, variable_ids
@@ -354,7 +354,8 @@ class StageObserver(Observer):
         names = [described(each).name for each in self.trainings[number].variables]
         # Of several trainings, which one calls the loss is not known.
         divided = dict(self._divided) if len(known) == 1 else dict.fromkeys(self._divided)
-        return replace(known[number], names=names, without_xla=self._without_xla, divided=divided)
+        steps = {step: each_once(events) for step, events in known[number].steps.items()}
+        return replace(known[number], steps=steps, names=names, without_xla=self._without_xla, divided=divided)
 
     def end_early(self) -> NoReturn:
         """Writes everything first: TensorFlow may take longer to end a distributed dataset than the script is given."""
