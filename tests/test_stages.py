@@ -113,6 +113,27 @@ def located(other: CloseUp):
     return locate(linear_step(), other, [TWIN], STEP, NAMES)
 
 
+@pytest.mark.parametrize(("layer", "inputs", "stage", "where"), [
+    (1.5, 1.0, "predictions", "dense"), (1.5, 0.5, "inputs", ""), (1.0, 1.0, "gradients", ""),
+    (1.0, 0.5, "gradients", ""),  # the inputs are of something else
+    (None, 1.0, "gradients", ""),
+])  # fmt: skip
+def test_what_a_last_layer_of_zeros_hides_is_seen_in_the_layers_before_it(
+    layer: float | None, inputs: float, stage: str, where: str
+) -> None:
+    def seen(event: Event) -> Event:
+        if event.kind == "layer":
+            info = {**event.info, "class": "Dense" if layer else "Conv"}
+            return replace(event, info=info, arrays=[event.arrays[0] * np.float32(layer or 1.5)])
+        if event.kind != "inputs" or inputs == 1.0:
+            return event
+        return replace(event, arrays=[inputs * event.arrays[0]], rows=tuple(row + 1 for row in event.rows))
+
+    other = linear_step(gradient=1.5)
+    found = located(replace(other, steps={**other.steps, STEP: list(map(seen, other.steps[STEP]))}))
+    assert (found.stage, found.where) == (stage, where)
+
+
 def with_statistics(close_up: CloseUp, after: float, calls: int = 1) -> CloseUp:
     """The same step of a model with a variable that has no gradient, which the calls of the model change."""
     weights = {at: [*each, np.float32([0.5 if at < STEP else after])] for at, each in close_up.after.items()}

@@ -17,6 +17,7 @@ from compare.check.step_values import (
     FEW_ROUNDINGS,
     INPUTS,
     LOSS,
+    PARALLEL,
     PREDICTIONS,
     Step,
     both_losses,
@@ -201,6 +202,19 @@ def predictions_of(at: Step) -> StageValues:
         if found.equal and _shapes(first[one]) == _shapes(second[other]):
             found = _outputs_of(at, first[one], second[other], [each.get(one, ()) for each in twins])
     return found
+
+
+def behind_zeros(at: Step) -> StageValues | None:
+    """The predictions, with the first layer that differs although they do not, as before a last layer of zeros.
+
+    None if there is none, or if the models call other layers, so that one may only seem to differ.
+    """
+    one, other, _ = at.of(lambda each, step: [event.info["class"] for event in each.of(step, "layer")])
+    apart = first_layer_apart(at, rounding=PARALLEL) if one and one == other else None
+    if apart is None or not apart.where or apart.after is None:
+        return None
+    gap = relative_gap(*(joined([event]) for event in apart.after))
+    return StageValues(PREDICTIONS, gap, PARALLEL, where=apart.where)
 
 
 def _by_outputs(first: Mapping[str, list[Event]], second: Mapping[str, list[Event]]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from compare.check.forward_stages import examples_of, inputs_of, losses_of, predictions_of
+from compare.check.forward_stages import behind_zeros, examples_of, inputs_of, losses_of, predictions_of
 from compare.check.recipe import Clip, norm_of
 from compare.check.step_values import FEW_ROUNDINGS, GRADIENTS, STATE, UPDATE, Step, gap_and_noise, other_calls
 from compare.naming import some
@@ -72,7 +72,10 @@ def locate(
     after = _state(at, lambda each, step: (each.weights_updated(step), each.after.get(step)), AFTER)
     moved = _moved(at)
     forward, loss, gradients, update = [inputs_of(at), predictions_of(at)], losses_of(at), _gradients(at), _update(at)
-    if loss.equal and (gradients.differs or update.differs):
+    hidden = behind_zeros(at) if loss.equal and gradients.differs else None
+    if hidden is not None:
+        forward = [forward[0], forward[1] if forward[0].differs else hidden]
+    elif loss.equal and (gradients.differs or update.differs):
         # With an equal loss, what seems to differ before it is not the same thing, such as another output of a model.
         forward = [StageValues(each.stage, None) if each.differs else each for each in forward]
     compared = [examples_of(at, known), *forward, loss, gradients, update]

@@ -54,6 +54,10 @@ LOSS_FUNCTIONS = tuple(
 )
 
 
+REPEATING = keras.layers.RNN, keras.layers.TimeDistributed
+"""Layers that call another one for each position: in a loop of the graph, whose events come in any order."""
+
+
 class StageObserver(Observer):
     """An observer that also records the stages of some steps; ``seen.py`` describes what it writes."""
 
@@ -156,7 +160,11 @@ class StageObserver(Observer):
         if known and not all(id(each) in known for each in given):
             self._record("given", {**info}, given)  # a function has made it of what a layer gave
         known.update((id(each), each) for each in given)
-        outputs = original(layer, *args, **options)
+        if isinstance(layer, REPEATING):
+            with self._here.set(known=None, last=self._here.last):
+                outputs = original(layer, *args, **options)
+        else:
+            outputs = original(layer, *args, **options)
         tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]
         known.update((id(each), each) for each in tensors)
         more = {"class": type(layer).__name__, "flagged": _depends_on_training(layer)}
