@@ -134,6 +134,13 @@ def test_what_a_last_layer_of_zeros_hides_is_seen_in_the_layers_before_it(
     assert (found.stage, found.where) == (stage, where)
 
 
+def test_the_weights_of_a_step_are_those_of_the_model_that_it_trains_also_if_another_is_called_first() -> None:
+    own = Event("weights", 0, {"model": "critic"}, [np.ones(2)])
+    calls = [Event("inputs", 0, {"model": each}, [], ()) for each in ("target", "critic")]
+    kept = CloseUp({1: [calls[0], calls[1], own]}).weights_at_forward(1)
+    assert kept is own.arrays
+
+
 def with_statistics(close_up: CloseUp, after: float, calls: int = 1) -> CloseUp:
     """The same step of a model with a variable that has no gradient, which the calls of the model change."""
     weights = {at: [*each, np.float32([0.5 if at < STEP else after])] for at, each in close_up.after.items()}

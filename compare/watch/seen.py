@@ -244,7 +244,7 @@ class CloseUp:
 
     def weights_at_forward(self, step: int) -> Weights:
         """The weights with which a step computed its first predictions, of the first replica."""
-        events = self.model_events(step, "weights")
+        events = self.model_events(step, "weights") or self.of(step, "weights")  # of a model that is not called first
         return events[0].arrays if events and events[0].arrays else None
 
     def weights_updated(self, step: int) -> Weights:

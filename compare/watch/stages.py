@@ -139,9 +139,9 @@ class StageObserver(Observer):
             info = {"model": model.name, "operations": operations_of(self._here.data_set)}
             self._record("inputs", info, _inputs_among(args, options))
             if model.built:
-                self._record(
-                    "weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in weights_of(model)]
-                )
+                own = weights_of(model)
+                info = {"model": model.name, "of": variable_ids(own)}
+                self._record("weights", info, [tf.convert_to_tensor(each) for each in own])
             if seeds := named_seeds_of(model):
                 info = {"model": model.name, "layers": [name for name, _ in seeds]}
                 self._record("seeds", info, [tf.convert_to_tensor(state) for _, state in seeds])
