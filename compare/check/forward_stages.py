@@ -213,8 +213,8 @@ def behind_zeros(at: Step) -> StageValues | None:
     apart = first_layer_apart(at, rounding=PARALLEL) if one and one == other else None
     if apart is None or not apart.where or apart.after is None:
         return None
-    gap = relative_gap(*(joined([event]) for event in apart.after))
-    return StageValues(PREDICTIONS, gap, PARALLEL, where=apart.where)
+    first, second = apart.after
+    return StageValues(PREDICTIONS, relative_gap(joined([first]), joined([second])), PARALLEL, where=apart.where)
 
 
 def _by_outputs(first: Mapping[str, list[Event]], second: Mapping[str, list[Event]]) -> list[tuple[str, str]]:

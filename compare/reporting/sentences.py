@@ -473,7 +473,8 @@ def _noise(training: Training) -> str:
     measured = f"measured with {_twins(noise)}" if noise.twins else "measured by computing each step again"
     text += f" ({measured}; up to {noise.factor:g} times counts as rounding)"
     if noise.moves and noise.explains:
-        alone = "which rounding alone moves, as it does any bias before a BatchNormalization"
+        alone = "which rounding alone moves, since the loss does not depend on it"
+        alone += " (as on a bias before a BatchNormalization, or on that of attention's keys)"
         text += f"; most of it is in {some(noise.moves)}, {alone}"
     return text
 
