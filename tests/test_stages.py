@@ -141,6 +141,26 @@ def test_the_weights_of_a_step_are_those_of_the_model_that_it_trains_also_if_ano
     assert kept is own.arrays
 
 
+@pytest.mark.parametrize(("masked", "side"), [((True, False), "loop"), ((False, True), "fit"), ((True, True), ""),
+                                               ((True, None), ""), ((False, False), "")])  # fmt: skip
+@pytest.mark.parametrize("kind", ["layer", "inputs"])
+def test_layers_that_one_side_alone_gives_a_mask_are_told(
+    kind: str, masked: tuple[bool | None, bool | None], side: str
+) -> None:
+    """Where a loop calls layers one by one, each is a model of its own."""
+
+    def given(masked: bool | None, kind: str) -> CloseUp:
+        info = {"name": "lstm", "class": "LSTM", "training": None} if kind == "layer" else {"model": "lstm"}
+        event = Event(kind, 0, {**info, "masked": masked}, [])
+        close_up = linear_step()
+        return replace(close_up, steps={STEP: [*close_up.steps[STEP], event]})
+
+    pair = given(masked[0], "layer"), given(masked[1], kind)
+    found = hints(Located(STEP, "predictions"), replace(sides(pair[1]), close_ups=pair))
+    told = [(each["side"], each["layers"]) for each in found if each["kind"] == "mask-lost"]
+    assert told == [(side, ["lstm"])] * bool(side)
+
+
 def with_statistics(close_up: CloseUp, after: float, calls: int = 1) -> CloseUp:
     """The same step of a model with a variable that has no gradient, which the calls of the model change."""
     weights = {at: [*each, np.float32([0.5 if at < STEP else after])] for at, each in close_up.after.items()}

@@ -76,7 +76,7 @@ from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import line_of, logs_by_epoch
 from compare.watch.seen import CloseUp, Event, read_close_up
 from compare.watch.settings import ALL_BEGUN, ENDED, Nudge, Settings
-from compare.watch.stages import StageObserver, _depends_on_training
+from compare.watch.stages import StageObserver, _depends_on_training, _masked
 from compare.watch.step_events import Replica, StepEvents
 from compare.watch.trace import (
     ENOUGH,
@@ -909,6 +909,13 @@ def test_what_trains_may_read_the_clock(graph: bool) -> None:
 )
 def test_which_layers_depend_on_the_training_flag(layer: Callable[[], Any], depends: bool) -> None:
     assert _depends_on_training(layer()) == depends
+
+
+def test_a_layer_has_a_mask_that_it_is_given_or_that_its_inputs_have() -> None:
+    tokens = tf.constant([[1, 2, 0]])
+    masked = layers.Embedding(3, 2, mask_zero=True)(tokens)
+    assert _masked((masked,), {}) and _masked((), {"inputs": [masked]}) and _masked((tokens,), {"mask": tokens != 0})
+    assert not _masked((tokens,), {"mask": None}) and not _masked((tf.identity(masked),), {})
 
 
 def bare_layer() -> Any:

@@ -153,6 +153,9 @@ SIDES = {"side": "loop", "other": "fit"}
      "the loss function of loop is mse, that of fit is mae (loop.py:3: loss = loss_fn(y, p))"),
     ("added-to-loss", {**SIDES, "loss": "mse", "equal": 2.0, "value": 0.5, "right": 0.25, "line": None},
      "mse is 2 on both sides; what is added to it, such as a penalty on weights, is 0.5 in loop and 0.25 in fit"),
+    ("mask-lost", {**SIDES, "layers": ["lstm"]},
+     "fit gives a mask to lstm, loop does not: what is computed from a tensor has no mask, so pass it on, as in "
+     "layer(x, mask=mask)"),
     ("inputs-swapped", SIDES, "loop gives its model the inputs of fit in another order"),
     ("inputs-moved", {**SIDES, "how": "reversed"},
      "the sequences in the inputs of loop are those of fit from their end to their beginning"),

@@ -112,6 +112,19 @@ def _hints_on_calls(sides: Sides, located: Located) -> Iterator[Measurement]:
         yield Measurement.of("called-in-training-times", times=other, other_times=right)
 
 
+def _hints_on_masks(sides: Sides, located: Located) -> Iterator[Measurement]:
+    """Layers that one side alone gives a mask, which is lost where tensors are computed from those that have it."""
+
+    def masked(close_up: CloseUp, step: int) -> dict[str, bool | None]:
+        calls = [*close_up.of(step, "inputs"), *close_up.of(step, "layer")]
+        return {each.info.get("name") or each.info["model"]: each.info.get("masked") for each in calls}
+
+    for at in (sides, sides.turned()):
+        right, other = at.both(masked)
+        if lost := [name for name, masked in right.items() if masked and other.get(name) is False]:
+            yield at.named(Measurement.of("mask-lost", layers=lost))
+
+
 def _hints_on_outputs(sides: Sides, located: Located) -> Iterator[Measurement]:
     """One side's predictions are probabilities, made from the other's."""
     both = [side.arrays(sides.step, "predictions") for side in sides.close_ups]
@@ -371,7 +384,7 @@ AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]
     EXAMPLES: (_hints_on_order, _hints_on_first_updates, _hints_on_examples, made_again, _hints_on_parts),
     INPUTS: (_hints_on_order, made_again, _hints_on_inputs, _hints_on_parts, hints_on_random_numbers),
     PREDICTIONS: (
-        made_again, hints_on_draws, layers_alone, _hints_on_outputs, _hints_on_models,
+        made_again, hints_on_draws, layers_alone, _hints_on_masks, _hints_on_outputs, _hints_on_models,
         _hints_between_layers, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
     ),
     LOSS: (

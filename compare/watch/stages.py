@@ -137,6 +137,7 @@ class StageObserver(Observer):
             if isinstance(given, tf.Tensor):
                 given = "a tensor"
             info = {"model": model.name, "operations": operations_of(self._here.data_set)}
+            info["masked"] = _masked(args, options)
             self._record("inputs", info, _inputs_among(args, options))
             if model.built:
                 own = weights_of(model)
@@ -168,6 +169,7 @@ class StageObserver(Observer):
         tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]
         known.update((id(each), each) for each in tensors)
         more = {"class": type(layer).__name__, "flagged": _depends_on_training(layer)}
+        more["masked"] = _masked(args, options)
         self._record("layer", {**info, **more, "training": options.get("training")}, tensors)
         return outputs
 
@@ -383,6 +385,12 @@ def _of_examples(loss: Any) -> Any:
     while getattr(loss, "op", None) is not None and loss.op.type in ("AddV2", "AddN"):
         loss = loss.op.inputs[0]
     return loss
+
+
+def _masked(args: Any, options: Mapping[str, Any]) -> bool:
+    """Whether a layer that is called so leaves out what a mask says."""
+    masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten((args, options))]
+    return any(each is not None for each in (*masks, options.get("mask")))
 
 
 def _takes_training(layer: Any) -> bool:
