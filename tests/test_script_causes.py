@@ -2518,6 +2518,9 @@ def test_clipping_is_measured_on_each_side() -> None:
     of_rows = changed(short, "gradients", lambda event: replace(event, info={**event.info, "in_rows": [0]}))
     (cause,) = configured(RIGHT, of_rows, {"clipnorm": 0.05}, {})
     assert cause.id == "clipping-differs" and has(cause, limited=together, other_clipping={"clipnorm": 0.05})
+    assert cause.remedy.startswith("gradients = [tf.clip_by_norm(each, 0.05)")
+    (cause,) = configured(RIGHT, of_rows, {"global_clipnorm": 0.05}, {})
+    assert cause.remedy.startswith("optimizer = ...  # with global_clipnorm=0.05"), "the loop does the other already"
 
 
 def test_a_vector_of_losses_is_summed_by_the_side_that_has_it() -> None:

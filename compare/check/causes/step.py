@@ -187,6 +187,9 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
                     option, value = next(iter(others.items()), ("", 0.0))
                     remedy = f"  # as the other side's optimizer does, by {option}={value:g}"
                     remedy = f"gradients = {LIMITED[OF_OPTION[option]][1].format(value)}{remedy}" if option else ""
+                    if option and in_rows and kind == OF_OPTION[option]:  # which it may do already
+                        remedy = f"optimizer = ...  # with {option}={value:g}: it counts the rows of an embedding's "
+                        remedy += "gradient otherwise than a function of TensorFlow"
                 seen = Measurement.of("script-limits", **quantities, clipping=own, other_clipping=others)
                 yield Variant({}, at.named(seen), measured=True, remedy=remedy)
                 return
