@@ -347,6 +347,7 @@ def test_what_a_metric_says_within_an_epoch_or_after_the_last_is_no_number_of_an
         ([3, 6, 3, 6], False),  # reset as the epoch ends
         ([3, 6, 9, 12], False),  # never reset
         ([6, 3, 9, 6], True),  # reset before the last step, as by a loop that counts other epochs
+        ([3, 6, 3, 6, 3, 2], False),  # reset once fit has ended
     ],
 )
 def test_a_metric_that_begins_anew_within_an_epoch_has_no_number_of_it(counted: list[float], left_out: bool) -> None:

@@ -188,7 +188,7 @@ def _nobody_takes(called: Reported) -> bool:
 def _within_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> Iterator[tuple[Reported, Reported]]:
     """What each metric says, and what it says next, after further steps of the same epoch."""
     last: dict[int, Reported] = {}
-    for each in filter(lambda each: each.kind, reported):
+    for each in (each for each in reported if each.kind and each.steps <= max(ends, default=0)):  # after that of none
         read = last.get(each.metric, each)
         if read.steps < each.steps and not any(read.steps <= end < each.steps for end in ends):
             yield read, each
