@@ -2052,6 +2052,27 @@ def test_of_a_metric_that_takes_the_root_of_a_mean_only_the_root_is_read(watch: 
     assert [each.value for each in only(watch(script)).reported] == [3.0]
 
 
+def test_what_a_function_with_a_graph_returns_of_metrics_is_reported_as_if_it_were_read_after_each_call(
+    watch: Watch,
+) -> None:
+    def script() -> None:
+        by_hand(make())
+        mean, kept, unread = keras.metrics.Mean("val_loss"), keras.metrics.Mean(), keras.metrics.Mean()
+
+        @tf.function
+        def test_step(value: Any) -> Any:
+            for metric in (mean, kept, unread):
+                metric.update_state(value + (metric is kept))
+            kept.result()
+            return {"val_loss": mean.result(), "twice": 2 * kept.result()}
+
+        for value in (1.0, 3.0):
+            test_step(tf.constant(value))
+
+    reported = [(each.name, each.kind, each.value) for each in only(watch(script)).reported]
+    assert reported == [("val_loss", "Mean", 1.0), ("val_loss", "Mean", 2.0)], "only what is returned as it is read"
+
+
 def test_a_metric_that_only_some_steps_update_is_of_training(watch: Watch) -> None:
     def script() -> None:
         model, seldom, never = make(), keras.metrics.Mean(), keras.metrics.Mean()

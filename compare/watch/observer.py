@@ -42,6 +42,7 @@ class Observer:
         inside: calls inside which nothing is looked for.
         fitting: the models whose ``fit`` is under way.
         after_steps: called after steps, with their number so far in the training that numbers belong to.
+        after_call: called after an outermost call, with what it returns.
         moment: the number of steps so far; those of several trainings at once are one.
     """
 
@@ -53,6 +54,7 @@ class Observer:
         self._used: weakref.WeakSet[Any] = weakref.WeakSet()
         self.fitting: list[Any] = []
         self.after_steps: Callable[[int], None] = lambda steps: None
+        self.after_call: Callable[[Any], None] = lambda result: None
         self.moment = 0
         self._round: list[Training] = []
         self._beside = Beside(initial)
@@ -116,6 +118,7 @@ class Observer:
         stepped = self.look()
         over = bool(stepped) and all(training.steps >= self.settings.max_steps for training in stepped)
         self._repeats.keep(call, result, over=over)
+        self.after_call(result)
         if self._enough():
             self.end_early()
         return result

@@ -133,7 +133,8 @@ class _Metrics:
         self._inside_keras = Inside()  # calls of Keras's own methods that use metrics
         self._called = Inside()  # calls of a metric, which update it and give its value
         self._reading = Inside()
-        observer.after_steps = self._look
+        self._read_in_graphs: WeakKeyDictionary[Any, None] = WeakKeyDictionary()  # in the order of use
+        observer.after_steps, observer.after_call = self._look, self._returned
         patch(keras.metrics.Metric, "__init__", self._init)
         patch(keras.metrics.Metric, "__call__", self._called.call)
         patch(keras.metrics.Mean, "update_state", self._average)
@@ -219,13 +220,25 @@ class _Metrics:
         return original(metric, y_true, y_pred, *args, **options)
 
     def _result(self, original: Any, metric: Any) -> Any:
-        """Records what is read from a metric outside of graphs."""
+        """Records what is read from a metric; in a graph, that it is."""
         value = self._reading.call(original, metric)
+        if not (tf.executing_eagerly() or self._inside_keras or self._reading):
+            self._read_in_graphs[metric] = None
         # Keras's own, of data that the script chose for something else; or of squares, whose root is what is read
         unseen = self._inside_keras or self._reading or self._observer.inside or not tf.executing_eagerly()
         if not unseen and self._observer.reporting is not None:
             self._report(str(metric.name), type(metric).__name__, value, **self._read(metric))
         return value
+
+    def _returned(self, result: Any) -> None:
+        """Records what a function with a graph has read from metrics, where it returns their values."""
+        if not self._read_in_graphs or self._inside_keras or self._observer.reporting is None:
+            return
+        numbers = {_number(each) for each in tf.nest.flatten(result) if getattr(each, "shape", None) == ()}
+        for metric in list(self._read_in_graphs) if numbers else ():
+            value = self._reading.call(metric.result)
+            if _number(value) in numbers:
+                self._report(str(metric.name), type(metric).__name__, value, **self._read(metric))
 
     def _given(self, original: Any, *args: Any, **numbers: Any) -> None:
         """Records what is given to ``compare.report``."""
