@@ -407,6 +407,10 @@ OF_MEAN = "loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync"
             "total = tf.reduce_sum(each) / n + reg / 2", False,
             "total = tf.reduce_mean(each) / strategy.num_replicas_in_sync + reg / 2",
         ),
+        (
+            "l = tf.reduce_sum(of.call(y, p)) + sum(model.losses)", False,
+            "l = tf.reduce_mean(of.call(y, p)) / strategy.num_replicas_in_sync + sum(model.losses)",
+        ),
         ("loss = tf.reduce_mean(each)", False, OF_MEAN),
         ("loss = of(each) + reg", False, OF_MEAN),
         ("loss = of(y, p)", False, OF_MEAN),

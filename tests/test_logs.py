@@ -491,6 +491,7 @@ def test_a_blank_on_one_side_is_said_and_not_taken_for_equal(tmp_path: Path) -> 
         ("trainer,seed,epoch,loss\nfit,0,1,0.5\n", "not the header of a metrics.csv"),
         ("import compare\n\nprint(1, 2)\n", "it is not a CSV log"),
         (b"\x89PNG\xff\xfe", "not a CSV file"),
+        ("epoch,loss\n0,1.5\n".encode("utf-16"), "; save it in UTF-8"),
     ],
 )
 def test_a_log_that_cannot_be_read_is_one_line(

@@ -622,6 +622,8 @@ def test_a_first_update_of_another_number_of_micro_batches_is_told(parts: int, l
     later_ones = replace(both, close_ups=(replace(one, steps=at), other), step=9)
     told = [each for each in hints(Located(9, "examples"), later_ones) if each.kind == "left-over"]
     assert bool(told) == (parts > 4 and later == 4)
+    ended = replace(both, close_ups=(in_parts(0, 0), in_parts(parts, 0)))
+    assert not [each for each in hints(Located(1, "examples"), ended) if each.kind == "first-update"]
 
 
 @pytest.mark.parametrize(("other", "where", "caused"), [
@@ -887,6 +889,9 @@ def test_a_loss_is_judged_by_the_predictions_it_was_given() -> None:
     assert further(right, of_zeros(offset=1.0, factor=8.0)) == ["loss-summed"]
     assert further(right, of_zeros(rows=slice(4, 12), factor=8.0)) == ["loss-summed"]
     assert further(right, of_zeros(offset=1.0, factor=7.9)) == [], "no mistake that is known gives this loss"
+    both = of_zeros(offset=1.0, factor=8.0, with_penalty=False)
+    twice = [replace(each, steps={**each.steps, STEP + 1: each.steps[STEP]}) for each in (right, both)]
+    assert set(further(*twice)) == {"loss-summed", "regularization-missing"}, "the next step bears it out"
     rows = of_zeros(rows=slice(4, 12))
     made_of = changed(rows, "targets", lambda e: replace(e, arrays=[e.arrays[0], 8**-0.5 * e.arrays[1]]))
     assert further(right, made_of) == [], "the loss is that of the model's own predictions"
@@ -2871,6 +2876,19 @@ def test_logits_that_happen_to_lie_between_0_and_1_are_no_probabilities() -> Non
     logits = np.linspace(0.01, 0.2, 8)[:, None]
     value = float(value_of(Targets("binary_crossentropy", TRUE, logits, from_logits=True)) or 0)
     right = with_targets(RIGHT, "binary_crossentropy", TRUE, logits, loss=value, from_logits=True)
-    right, other = (changed(each, "predictions", lambda it: replace(it, arrays=[logits])) for each in (right, OFF))
+    given = with_loss(OFF, value + PENALTY)
+    right, other = (changed(each, "predictions", lambda it: replace(it, arrays=[logits])) for each in (right, given))
+    own = recorded.with_own_predictions(replace(sides(other), close_ups=(right, other)))
+    assert own is not None and own.right.loss(STEP) == pytest.approx(value + PENALTY)
+
+
+def test_the_logits_behind_a_softmax_are_found_also_where_the_other_model_ends_with_logits() -> None:
+    true = np.eye(2, dtype=np.float32)[np.arange(8) % 2]
+    logits = np.linspace(-1, 2, 16).reshape(8, 2).astype(np.float32)
+    squashed = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    value = float(value_of(Targets("categorical_crossentropy", true, logits, from_logits=True)) or 0)
+    right = with_targets(RIGHT, "categorical_crossentropy", true, logits, loss=value, from_logits=True)
+    right = changed(right, "predictions", lambda it: replace(it, arrays=[logits]))
+    other = changed(with_loss(OFF, value + PENALTY), "predictions", lambda it: replace(it, arrays=[squashed]))
     own = recorded.with_own_predictions(replace(sides(other), close_ups=(right, other)))
     assert own is not None and own.right.loss(STEP) == pytest.approx(value + PENALTY)

@@ -157,7 +157,7 @@ def test_layers_that_one_side_alone_gives_a_mask_are_told(
 
     pair = given(masked[0], "layer"), given(masked[1], kind)
     found = hints(Located(STEP, "predictions"), replace(sides(pair[1]), close_ups=pair))
-    told = [(each["side"], each["layers"]) for each in found if each["kind"] == "mask-lost"]
+    told = [(each["side"], each["layers"]) for each in found if each["kind"] == "mask-not-given"]
     assert told == [(side, ["lstm"])] * bool(side)
 
 

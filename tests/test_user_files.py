@@ -300,7 +300,8 @@ def test_the_page_of_a_short_check_names_both_and_the_command_as_it_was_called(
 
 
 def test_a_loop_that_raises_in_a_short_check_does_not_keep_the_others_from_being_checked(tmp_path: Path) -> None:
-    wrong = LOOP.replace("tf.reduce_mean(", "tf.reduce_meen(").replace('"my-loop"', '"wrong"')
+    # Its lines are others than those of any other loop with this mistake, whose graph AutoGraph may have kept.
+    wrong = "\n\n\n" + LOOP.replace("tf.reduce_mean(", "tf.reduce_meen(").replace('"my-loop"', '"wrong"')
     for name, text in {"my_task": TASK, "my_loop": LOOP, "wrong": wrong}.items():
         (tmp_path / f"{name}.py").write_text(text)
     trainers = ("fit", *(f"{tmp_path / name}.py:MyLoop" for name in ("wrong", "my_loop")))

@@ -16,7 +16,7 @@ from test_script_numbers import FIT, LOSSES, name_reporting, record
 
 import compare
 import compare.check
-from compare.check import NotApplicable
+from compare.check import NotApplicable, script_texts, words
 from compare.check.batches import UserRun
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
@@ -69,6 +69,9 @@ def test_each_kind_of_measurement_has_a_sentence_and_each_sentence_is_used():
     others = {kind for kind in TEXTS if f'"{kind}"' in "".join(files).replace(f'"{kind}":', "")}
     losses = {f"script-{id}" for id in CATALOGUE} | {f"reported-{id}" for id in CATALOGUE}
     assert kinds <= set(TEXTS) and set(TEXTS) <= kinds | formulas | others | losses
+    written = [module.__file__ for module in (words, script_texts)]
+    keys = re.findall(r'^    "([\w-]+)": ', "".join(Path(each).read_text() for each in written), re.MULTILINE)
+    assert len(keys) == len(set(keys)), "one would stand for the other"
 
 
 def test_a_cause_of_several_numbers_names_them_all():
@@ -153,7 +156,7 @@ SIDES = {"side": "loop", "other": "fit"}
      "the loss function of loop is mse, that of fit is mae (loop.py:3: loss = loss_fn(y, p))"),
     ("added-to-loss", {**SIDES, "loss": "mse", "equal": 2.0, "value": 0.5, "right": 0.25, "line": None},
      "mse is 2 on both sides; what is added to it, such as a penalty on weights, is 0.5 in loop and 0.25 in fit"),
-    ("mask-lost", {**SIDES, "layers": ["lstm"]},
+    ("mask-not-given", {**SIDES, "layers": ["lstm"]},
      "fit gives a mask to lstm, loop does not: what is computed from a tensor has no mask, so pass it on, as in "
      "layer(x, mask=mask)"),
     ("inputs-swapped", SIDES, "loop gives its model the inputs of fit in another order"),

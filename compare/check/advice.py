@@ -136,14 +136,23 @@ def _as_mean(remedy: str, line: str, whole: bool) -> str:
         return remedy
     before = "return " if line.startswith("return") else line[: line.index("=") + 2]
     match value:
-        case ast.BinOp(op=ast.Add()) if reduced := re.search(r"tf\.reduce_\w+\(([\w.]+)\)", ast.unparse(value.left)):
-            mean = f"tf.reduce_mean({reduced[1]}){share} + {ast.unparse(value.right)}"
+        case ast.BinOp(op=ast.Add()) if reduced := _reduced(value.left):
+            mean = f"tf.reduce_mean({reduced}){share} + {ast.unparse(value.right)}"
             mean = f"({ast.unparse(value)}){share}" if whole else mean
         case ast.Call() if re.fullmatch(LOSS_FUNCTION, ast.unparse(value.func)):
             mean = f"tf.reduce_mean({ast.unparse(value)}){share}"
         case _:
             return remedy
     return before + mean + remedy.removeprefix(MEAN + share)
+
+
+def _reduced(loss: ast.expr) -> str:
+    """What a loss is the sum or mean of, as it is written; empty if that is not known."""
+    match loss:
+        case ast.Call(args=[each], keywords=[]) if ast.unparse(loss.func) == "tf.reduce_sum":
+            return ast.unparse(each)
+    named = re.search(r"tf\.reduce_\w+\(([\w.]+)\)", ast.unparse(loss))
+    return named[1] if named else ""
 
 
 # The names

@@ -122,7 +122,7 @@ def _hints_on_masks(sides: Sides, located: Located) -> Iterator[Measurement]:
     for at in (sides, sides.turned()):
         right, other = at.both(masked)
         if lost := [name for name, masked in right.items() if masked and other.get(name) is False]:
-            yield at.named(Measurement.of("mask-lost", layers=lost))
+            yield at.named(Measurement.of("mask-not-given", layers=lost))
 
 
 def _hints_on_outputs(sides: Sides, located: Located) -> Iterator[Measurement]:
@@ -244,7 +244,7 @@ def _hints_on_given(sides: Sides, located: Located) -> Iterator[Measurement]:
         ends = np.cumsum([own.info[what] for what in ("true", "predicted", "weights")])
         for what, begin, end in zip(("labels", "predictions", "sample weights"), (0, *ends), ends, strict=False):
             pairs = zip(one.arrays[begin:end], own.arrays[begin:end], strict=True)
-            if any(relative_gap(*pair) > CLOSE for pair in pairs):
+            if any(relative_gap(*pair) > max(CLOSE, (what == "predictions") * predictions.noise) for pair in pairs):
                 loss, line = name_of(own.info), own.info.get("line")
                 yield Measurement.of("given-to-loss", loss=loss, what=what, line=str(Source.of(line)) if line else None)
 
@@ -364,7 +364,8 @@ def _hints_on_first_updates(sides: Sides, located: Located) -> Iterator[Measurem
     Later, one of more of them has those that an epoch has left over, where counting begins again with each epoch.
     """
     first, next_ones = sides.parts, replace(sides, step=sides.step + 1).parts
-    if first[0] != first[1] and first[0] == next_ones[0] == next_ones[1] and (sides.step == 1 or first[1] > first[0]):
+    usual = first[0] > 0 and first[0] == next_ones[0] == next_ones[1]  # else one side has ended
+    if usual and first[1] != first[0] and (sides.step == 1 or first[1] > first[0]):
         kind, line = "first-update" if sides.step == 1 else "left-over", line_of(sides.other, sides.step, GRADIENTS)
         yield Measurement.of(kind, micro=first[1], expected=first[0], line=line)
 

@@ -34,6 +34,7 @@ from compare.engine.insides_keras import named_keras
 from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import fix_dropout, learning_rate
 from compare.engine.run import Run, TrainingTask
+from compare.errors import RequestError
 from compare.patching import patch, undone
 from compare.records import AnyRecord, EpochRecord, hash_of
 from compare.trainer import Trainer
@@ -293,7 +294,8 @@ def named(trainer: Trainer) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"raised as the trainer {trainer.name} was checked")
+        if not isinstance(error, RequestError):  # which names it
+            error.add_note(f"raised as the trainer {trainer.name} was checked")
         with suppress(AttributeError):  # it takes no others
             error.raised_by = trainer  # type: ignore[attr-defined]
         raise

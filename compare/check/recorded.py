@@ -244,10 +244,11 @@ def with_own_predictions(sides: Sides) -> Sides | None:
     if own is None or not any(agrees):
         return None
     taken = own if agrees[0] else own.with_other_logits()
-    outputs = sides.right.arrays(step, "predictions")
-    if taken.from_logits and taken.are_probabilities and not _takes_outputs(right, outputs):
-        taken = taken.with_other_logits()  # Keras finds the logits behind them
-    data, penalty = value_of(taken), sides.other.penalty(step)
+    data, penalty, loss = value_of(taken), sides.other.penalty(step), sides.other.loss(step)
+    if taken.from_logits and taken.are_probabilities:  # Keras finds the logits behind them
+        right_as_given = data is not None and loss is not None and same(data + penalty, loss)
+        if taken.kind != "binary_crossentropy" or not right_as_given:  # else logits may lie between 0 and 1 by chance
+            data = value_of(taken.with_other_logits())
     if data is None:
         return None
     penalties = _own_losses(sides.other, step)
@@ -261,11 +262,6 @@ def with_own_predictions(sides: Sides) -> Sides | None:
     ]
     foreseen = replace(sides.other, steps={**sides.other.steps, step: events})
     return replace(sides, close_ups=(foreseen, sides.other), foreseen=True)
-
-
-def _takes_outputs(targets: Targets, outputs: Sequence[np.ndarray]) -> bool:
-    """Whether a loss is given what its model gives, and not the logits that Keras finds behind it."""
-    return len(outputs) == 1 and np.array_equal(outputs[0], targets.predicted)
 
 
 def _own_targets(sides: Sides, right: Targets) -> Targets | None:
@@ -293,7 +289,7 @@ def holds_elsewhere(sides: Sides, share: Share) -> bool:
         recorded, loss = RecordedLoss.of(own) if own else None, sides.other.loss(step)
         if recorded is None or loss is None:
             continue
-        recipes = Recipe(share=share), Recipe(share=share, regularization=recorded.factor(share))
+        recipes = [Recipe(share=share, regularization=each) for each in (1.0, recorded.factor(share), 0.0)]
         if not any(same(loss, each) for each in map(recorded.predict, recipes) if each is not None):
             return False
     return True

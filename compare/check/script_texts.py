@@ -304,8 +304,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
         else f"the sequences in the inputs of {side} begin one position {how} than those of {other}: look at how "
         "inputs and labels are cut from them"
     ),
-    "mask-lost": "{other} gives a mask to {layers:some}, {side} does not: what is computed from a tensor has no mask, "
-    "so pass it on, as in layer(x, mask=mask)",
+    "mask-not-given": "{other} gives a mask to {layers:some}, {side} does not: what is computed from a tensor has no "
+    "mask, so pass it on, as in layer(x, mask=mask)",
     "inputs-swapped": "{side} gives its model the inputs of {other} in another order",
     "inputs-shifted": lambda factor, constant, side, other: (
         f"the inputs of {side} are {factor:.6g} times those of "

@@ -79,7 +79,8 @@ def read_log(path: Path) -> list[Log]:
     try:
         text = read_file(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        raise RequestError(f"{path}: not a CSV file that can be read ({error})") from None
+        remedy = "; save it in UTF-8" * isinstance(error, UnicodeDecodeError)
+        raise RequestError(f"{path}: not a CSV file that can be read ({error}){remedy}") from None
     if text.lstrip().startswith(("{", "[")):
         raise RequestError(f"{path}: this is JSON; give a CSV file, such as Keras's CSVLogger writes")
     if tuple(text.partition("\n")[0].strip().split(",")[: len(KEY_COLUMNS)]) == KEY_COLUMNS:
