@@ -53,7 +53,8 @@ def refuse_missing(path: str | Path) -> None:
     """Raises a RequestError if a Python file is not there, or cannot be read."""
     if not os.path.isfile(path):  # of a name that is too long, too
         if os.path.exists(path):
-            raise RequestError(f"{shown_path(path)}: it is no plain file")
+            kind = "a folder: give a file in it" if os.path.isdir(path) else "not a regular file"
+            raise RequestError(f"{shown_path(path)} is {kind}")
         if os.path.islink(path):
             raise RequestError(f"{shown_path(path)}: it is a link that leads to no file")
         try:

@@ -280,7 +280,10 @@ class Task(Replicas):
         for trainer in self.trainers:
             if isinstance(trainer, str) and trainer not in TRAINERS and not all(source_and_attribute(trainer)):
                 if is_file(trainer):
-                    raise RequestError(f"--trainers {trainer}: name the trainer after a colon, as in {trainer}:MyLoop")
+                    raise RequestError(
+                        f"--trainers {trainer}: name the trainer after a colon, as in {trainer}:MyLoop; "
+                        "a script without one is compared by fit-vs-loop scripts"
+                    )
                 known = unknown(trainer, TRAINERS, ", or FILE.py:ATTR or package.module:ATTR for your own")
                 raise RequestError(f"--trainers {trainer}: {known}")
         if self.spec.several_processes:

@@ -257,7 +257,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (["--baseline", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
     (["--baseline", LONG], nothing, "a folder with a metrics.csv"),
     (["--experiment", f"{LONG}.py"], nothing, "there is no such file"),
-    (["--experiment", f"{FOLDER}/folder.py"], lambda folder: (folder / "folder.py").mkdir(), "it is no plain file"),
+    (["--experiment", f"{FOLDER}/folder.py"], lambda folder: (folder / "folder.py").mkdir(), "is a folder: give"),
     (["--reports", f"{FOLDER}/task.py"], nothing, "cannot be written there"),
 ]
 

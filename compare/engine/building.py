@@ -177,6 +177,6 @@ def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
                 values[name] = float(value)
             else:
                 values |= {f"{name}[{i}]": float(element) for i, element in enumerate(array.reshape(-1))}
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise TypeError(f"{name} is {reprlib.repr(value)}, which is no number") from None
     return values

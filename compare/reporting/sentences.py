@@ -332,7 +332,7 @@ def more_may_follow(comparison: Comparison, scope: str) -> str:
         if scope != "scripts" or (comparison.causes and not named):
             return ""
         if comparison.causes or comparison.evidence:
-            return "A mistake may hide another one: run this again once it is mended"
+            return "A mistake may hide another one: run this again once it is fixed"
         first = comparison.training.first_difference
         look = LOOK_AT.get(first.stage or "") if first else None
         return f"No known cause explains it: look at {look}" if look else ""
@@ -344,7 +344,7 @@ def more_may_follow(comparison: Comparison, scope: str) -> str:
         return ""
     explained = "what is said besides may explain it" if comparison.evidence else "nothing that is named explains it"
     differ = f"{some(others)} differ{'s' * (len(others) == 1)} too, and {explained}"
-    return f"{differ}: run this again once the rest is mended"
+    return f"{differ}: run this again once the rest is fixed"
 
 
 def of_numbers(comparison: Comparison, cause: Finding) -> bool:
