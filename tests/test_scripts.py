@@ -638,7 +638,8 @@ def test_a_script_that_trains_nothing_ends_with_its_reason(
     assert compare.load(folder).verdict == "not-comparable" and "cannot be compared, because" in str(
         compare.load(folder)
     )
-    assert "There is no verdict: it failed." in (folder / "report.html").read_text(), "a page to hand out"
+    page = (folder / "report.html").read_text()
+    assert "There is no verdict: it failed." in page and '<a href="wrong.log">' in page, "a page to hand out"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from compare.naming import label, some
+from compare.naming import label, log_name, some
 from compare.records import has_records, read_file
 from compare.records.run_json import identity_of
 from compare.reporting import page_tables, pictures, run_files, svg, weight_pictures
@@ -89,7 +89,7 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
         "command_note": command_note,
         "sources": run_files.sources(files.folder),
         "identity": identity_of(files.folder) or "",
-        "links": [name for name in FILES if (files.folder / name).exists()],
+        "links": [name for name in (*FILES, *map(log_name, files.names)) if (files.folder / name).exists()],
         "downloads": [_download(files.folder / name) for name in EMBEDDED if (files.folder / name).is_file()],
         "report": quote(os.path.relpath(files.folder / "report.html", beside)),
         "stories": quote(stories),
