@@ -97,6 +97,7 @@ class NotEager(Eager):
             "epoch, {'loss': None}",
             "takes a dict of metric name to float: loss is None, which is no number",
         ),
+        ("epoch, {}", "epoch, {'loss': 10**400}", "takes a dict of metric name to float: loss is 1000"),
         ("epoch, {}", "float(epoch), {}", "end_epoch was called for 1.0, which is no whole number, but epoch 1 of"),
         ("run.end_step()", "run.end_step(0)", "end_step was called for 0 steps"),
     ],
