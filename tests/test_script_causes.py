@@ -795,9 +795,8 @@ def test_predictions_in_place_of_the_labels_are_a_hint() -> None:
     for right, other, side in ((RIGHT, swapped(RIGHT), "loop"), (swapped(RIGHT), RIGHT, "fit"), (RIGHT, RIGHT, "")):
         given = replace(sides(other), close_ups=(right, other))
         found = hints(Located(STEP, "loss", stages=[StageValues("predictions", 0.0, 0.0)]), given)
-        assert [each.quantities["side"] for each in found if each.kind == "predictions-as-labels"] == [side] * bool(
-            side
-        )
+        swaps = [each.quantities["side"] for each in found if each.kind == "predictions-as-labels"]
+        assert swaps == [side] * bool(side)
         assert not [each for each in found if each.kind == "given-to-loss"], "which is the same, said twice more"
 
 

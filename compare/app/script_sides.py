@@ -45,6 +45,8 @@ for name in {(*PACKAGES, LEGACY)}:
 print(json.dumps(found))
 """
 SECONDS = 60
+FIRST_LINES = 10_000
+"""The number of characters in which a script says which Keras it uses."""
 _ASKS_FOR_KERAS_2 = re.compile(
     rf"""^(?:\s*")?os\.environ\[\\?['"]{LEGACY_KERAS}\\?['"]\]\s*=\s*\\?['"](?:1|True|true)\b""", re.MULTILINE
 )
@@ -85,9 +87,9 @@ def keras_of_scripts(scripts: Sequence[str]) -> Iterator[None]:
     They do so too late where TensorFlow is imported before they run.
     """
     texts = []
-    for script in map(Path, scripts):
-        with suppress(OSError):
-            texts.append(script.read_text(encoding="utf-8", errors="replace"))
+    for script in filter(os.path.isfile, scripts):  # what is none is refused later: reading a pipe may wait for ever
+        with suppress(OSError), open(script, encoding="utf-8", errors="replace") as file:
+            texts.append(file.read(FIRST_LINES))
     if not texts or LEGACY_KERAS in os.environ or not all(map(_ASKS_FOR_KERAS_2.search, texts)):
         yield
         return

@@ -124,8 +124,9 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
             if getattr(error, "raised_by", None) is not trainer:
                 raise
             raised.append(error)
-            compared.append(not_comparable(name, Failure(name, describe(error), f"fix your trainer {name}")))
-            tell(console, f"{name} failed: {describe(error)}", style="red")
+            failure = Failure(name, describe(error), f"fix your trainer {name}")
+            compared.append(not_comparable(name, failure))
+            tell(console, f"{name} failed: {failure.error}", style="red")
             continue
         comparison = dataclasses.replace(report.comparison, candidate=name)
         not_applicable = (*elsewhere, *report.not_applicable)

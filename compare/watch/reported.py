@@ -222,12 +222,13 @@ class _Metrics:
     def _result(self, original: Any, metric: Any) -> Any:
         """Records what is read from a metric; in a graph, that it is."""
         value = self._reading.call(original, metric)
-        if not (tf.executing_eagerly() or self._inside_keras or self._reading):
-            self._read_in_graphs[metric] = None
         # Keras's own, of data that the script chose for something else; or of squares, whose root is what is read
-        unseen = self._inside_keras or self._reading or self._observer.inside or not tf.executing_eagerly()
-        if not unseen and self._observer.reporting is not None:
-            self._report(str(metric.name), type(metric).__name__, value, **self._read(metric))
+        if self._inside_keras or self._reading:
+            return value
+        if not tf.executing_eagerly():
+            self._read_in_graphs[metric] = None
+        elif not self._observer.inside:
+            self._report_metric(metric, value)
         return value
 
     def _returned(self, result: Any) -> None:
@@ -238,7 +239,7 @@ class _Metrics:
         for metric in list(self._read_in_graphs) if numbers else ():
             value = self._reading.call(metric.result)
             if _number(value) in numbers:
-                self._report(str(metric.name), type(metric).__name__, value, **self._read(metric))
+                self._report_metric(metric, value)
 
     def _given(self, original: Any, *args: Any, **numbers: Any) -> None:
         """Records what is given to ``compare.report``."""
@@ -250,6 +251,10 @@ class _Metrics:
         self._first_epoch = self._first_epoch if epoch is None else min(self._first_epoch, int(epoch))  # may be 0
         for name, value in numbers.items():
             self._report(name, "", value, epoch=0 if epoch is None else int(epoch) + 1 - self._first_epoch)
+
+    def _report_metric(self, metric: Any, value: Any) -> None:
+        if self._observer.reporting is not None:
+            self._report(str(metric.name), type(metric).__name__, value, **self._read(metric))
 
     def _report(self, name: str, kind: str, value: Any, **more: Any) -> None:
         number, training = _number(value), self._observer.reporting

@@ -187,8 +187,8 @@ def _nobody_takes(called: Reported) -> bool:
 
 def _within_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> Iterator[tuple[Reported, Reported]]:
     """What each metric says, and what it says next, after further steps of the same epoch."""
-    last: dict[int, Reported] = {}
-    for each in (each for each in reported if each.kind and each.steps <= max(ends, default=0)):  # after that of none
+    last, over = dict[int, Reported](), max(ends, default=0)
+    for each in (each for each in reported if each.kind and each.steps <= over):  # what comes later is of no epoch
         read = last.get(each.metric, each)
         if read.steps < each.steps and not any(read.steps <= end < each.steps for end in ends):
             yield read, each
