@@ -247,6 +247,27 @@ def test_a_sum_that_the_update_divides_is_no_mistake_beside_another(tmp_path: Pa
     assert np.allclose(cause["measurements"]["rates"], [0.05, 0.1])
 
 
+REORDERED = """
+order = np.random.default_rng(1).permutation(40)
+optimizer = tf.keras.optimizers.SGD(0.1)
+model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1)])
+for i in range(0, 40, 10):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x[order[i:i + 10]], training=True) - y[order[i:i + 10]]))
+    optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+"""
+
+
+def test_what_is_certain_of_a_loop_in_another_order_is_a_verdict_and_the_order_alone_is_none(tmp_path: Path) -> None:
+    (tmp_path / "fit.py").write_text(DATA + BY_FIT)
+    for rate, verdict, causes in (("0.1", "inconclusive", []), ("0.2", "different", ["optimizer-differs"])):
+        (tmp_path / "loop.py").write_text(DATA + REORDERED.replace("0.1", rate))
+        _, entry = compared(tmp_path / rate, str(tmp_path / "fit.py"), str(tmp_path / "loop.py"))
+        assert (entry["verdict"], [cause["id"] for cause in entry["causes"]]) == (verdict, causes)
+        said = "; ".join([*entry["evidence"], entry["training"].get("reason", "")])
+        assert "the same 40 examples in this epoch, in another order" in said
+
+
 @pytest.mark.usefixtures("texts_by_id")
 def test_whichever_script_goes_on_counting_is_named(tmp_path: Path) -> None:
     for name, reset in (("counts", "pass"), ("resets", "mean.reset_state()")):

@@ -141,6 +141,24 @@ def test_the_weights_of_a_step_are_those_of_the_model_that_it_trains_also_if_ano
     assert kept is own.arrays
 
 
+@pytest.mark.parametrize(("trained", "of_other", "left"), [
+    ("critic", ["critic"], ["critic"]),
+    ("critic", ["target", "critic"], ["target", "critic"]),
+    ("", ["critic"], ["target", "critic"]),
+])  # fmt: skip
+def test_a_model_that_one_side_alone_calls_without_training_it_is_left_out(
+    trained: str, of_other: list[str], left: list[str]
+) -> None:
+    """As a target network, which a loop may call under its tape or before it; a GAN's step has one on both sides."""
+
+    def step(called: list[str], trained: str) -> CloseUp:
+        calls = [Event("inputs", 0, {"model": each}, []) for each in called]
+        return CloseUp({1: [*calls, *([Event("weights", 0, {"model": trained}, [])] if trained else [])]})
+
+    kept = step(["target", "critic"], trained).without_untrained(step(of_other, "critic"))
+    assert [each.info["model"] for each in kept.of(1, "inputs")] == left
+
+
 @pytest.mark.parametrize(("masked", "side"), [((True, False), "loop"), ((False, True), "fit"), ((True, True), ""),
                                                ((True, None), ""), ((False, False), "")])  # fmt: skip
 @pytest.mark.parametrize("kind", ["layer", "inputs"])

@@ -333,6 +333,10 @@ def close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[
         model, twin = each.model, None if nudge is None else twins[nudge]
         noisy = [] if twin is None else [close for close in [model.seen(0, twin)] if close is not None]
         both, errors = (model.seen(0, first), model.seen(1, second)), (failure_of(first), failure_of(second))
+        own, other = both
+        if own is not None and other is not None:
+            noisy = [close.without_untrained(other) for close in noisy]
+            both = own.without_untrained(other), other.without_untrained(own)
         if not begins_again(1, model.traces[1]):
             both, errors = (both[0], None), (errors[0], OTHER_BEGINNING)
         again = begins_again(0, model.traces[0])

@@ -228,8 +228,9 @@ def _checked(
         causes, evidence = _found(departure, located, None if unsure else sides, seen)
     except Exception as error:  # the verdict does not rest on what explains it
         causes, evidence = [], [Measurement.of("not-looked-for", error=survived(error))]
-    unsure = unsure or "; ".join(words.said(each) for each in evidence if each.kind == "reordered")
-    evidence = [each for each in evidence if each.kind != "reordered"]
+    reordered = [each for each in evidence if each.kind == "reordered" and not causes]  # a cause is one in any order
+    unsure = unsure or "; ".join(map(words.said, reordered))
+    evidence = [each for each in evidence if each not in reordered]
     before = early.sides if early is not None and early.departure.step < departure.step else None
     if early is not None and before is not None and departure.pair.exactly.weights_alone is not None:
         roots = name_causes(early.located, before)  # what differed before a value was lost

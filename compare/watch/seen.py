@@ -109,6 +109,23 @@ class CloseUp:
             names=[self.names[i] for i in order if i < len(self.names)],
         )
 
+    def without_untrained(self, other: CloseUp) -> CloseUp:
+        """The same without models that a step calls but does not train, where the other side calls none of them there.
+
+        The outputs of a target network may be computed under the tape or before it.
+        """
+        steps = {
+            step: [each for each in events if each.info.get("model") not in names]
+            if (names := self._untrained(step)) and not other._untrained(step)
+            else events
+            for step, events in self.steps.items()
+        }
+        return replace(self, steps=steps)
+
+    def _untrained(self, step: int) -> set[str]:
+        called, trained = ({each.info["model"] for each in self.of(step, kind)} for kind in ("inputs", "weights"))
+        return called - trained if trained else set()
+
     def scaled(self, factor: float) -> CloseUp:
         """The same with its losses and gradients multiplied by a factor."""
 
