@@ -256,6 +256,11 @@ def is_utf8(text: str) -> bool:
     return not any("\udc80" <= each <= "\udcff" for each in text)
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names as in a sentence: a; a and b; a, b and c."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 2 else names)
+
+
 def some(names: Sequence[str]) -> str:
     """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -523,7 +523,7 @@ def test_of_several_metrics_that_need_a_remedy_none_is_named_alone(tmp_path):
     for metrics, more in ((["loss"], ""), (["loss", "accuracy"], "\n# needed for each of loss, accuracy")):
         seen = Measurement.of("mean-over-batches", metric="loss", metrics=metrics)
         found = at_line(CATALOGUE["metrics-not-reset"].found("loop", seen, used=SCRIPT_ALONE), source)
-        assert found.remedy == f"acc.reset_state()  # after every epoch, and before validation{more}"
+        assert found.remedy == f"acc.reset_state()  # before every epoch, and before validation that uses it{more}"
 
 
 @pytest.mark.parametrize(
@@ -537,4 +537,4 @@ def test_of_several_metrics_that_need_a_remedy_none_is_named_alone(tmp_path):
 )
 def test_a_metric_that_is_not_reset_is_called_as_in_the_line_that_reads_it(line, metric):
     advice = CATALOGUE["metrics-not-reset"].remedy_at(line)
-    assert advice == (metric and f"{metric}.reset_state()  # after every epoch, and before validation")
+    assert advice == (metric and f"{metric}.reset_state()  # before every epoch, and before validation that uses it")

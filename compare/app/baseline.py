@@ -11,7 +11,7 @@ from compare.check.changed import changed
 from compare.check.words import as_evidence, said
 from compare.errors import NotComparableError, RequestError
 from compare.modes import Logs, Scripts
-from compare.naming import shown_path, some
+from compare.naming import listed, shown_path, some
 from compare.records import Record, read_records
 from compare.records.run_json import RunJson, read_verdict
 
@@ -60,9 +60,9 @@ def since_baseline(session: Session, run: RunJson, known: Mapping[str, Any], tri
 
 
 def _differences(session: Session, known: Mapping[str, Any], run: RunJson, records: Sequence[Record]) -> Iterator[str]:
-    options, names = session.options, " and ".join(run.trainers or ())
+    options, names = session.options, listed(run.trainers or ())
     if not records:
-        yield f"its trainers are {names}, here {' and '.join(session.trainers)}: only the same names are compared"
+        yield f"its trainers are {names}, here {listed(list(session.trainers))}: only the same names are compared"
     seeds = sorted({each.seed for each in records})
     if lacking := sorted(set(options.all_seeds) - set(seeds)):
         trained, others = (some(list(map(str, each))) for each in (seeds, lacking))

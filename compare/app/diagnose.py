@@ -19,6 +19,7 @@ from compare.engine.anew import train_anew
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import Run
 from compare.engine.strategies import without_idle_waits
+from compare.naming import listed
 from compare.records import EPOCH_END, INITIAL, MetricsFile, Place, Record, Recorder, Sink, read_records
 from compare.records.codec import encode
 from compare.reporting.live import waiting
@@ -61,7 +62,7 @@ def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict
     reference, *candidates = session.trainers
     left = [name for name in candidates if name in different.keys() - reports.keys()]
     if left:
-        tell(session.console, f"Looking for the cause: short check of {' and '.join(left)} …")
+        tell(session.console, f"Looking for the cause: short check of {listed(left)} …")
         with surviving(session.console, "The short check"):
             with waiting(session.console, f"short check: {session.trainers[reference].name}"):
                 check = session.checker()

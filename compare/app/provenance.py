@@ -19,7 +19,7 @@ from compare.app.processes import cores, division
 from compare.engine.preflight import Facts, Problem, problems
 from compare.engine.tf_config import this_task
 from compare.modes import Study, Trained
-from compare.naming import is_file, source_and_attribute
+from compare.naming import is_file, listed, source_and_attribute
 from compare.options import as_json
 from compare.records.run_json import now
 from compare.request import Request
@@ -90,7 +90,7 @@ def before_training(session: Session) -> dict[str, Any]:
     strategy, experiment = task.strategy, task.experiment
     replicas = strategy.num_replicas_in_sync
     member = this_task()
-    title = f"{experiment.name}: {' and '.join(trainers)} under {options.strategy}, "
+    title = f"{experiment.name}: {listed(trainers)} under {options.strategy}, "
     if options.spec.parameter_servers and member is not None:
         title += f"{member.workers} worker{'s' * (member.workers > 1)}"
     else:

@@ -22,7 +22,7 @@ from compare.app.provenance import provenance
 from compare.app.ready import load_data
 from compare.engine.select_keras import select_keras
 from compare.modes import ShortCheck
-from compare.naming import shown_path
+from compare.naming import listed, shown_path
 from compare.records.codec import encode
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.live import waiting
@@ -102,7 +102,7 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
         strategy = strategies.make(same.strategy, same.replica_count)
     asked = _asked(options, experiment)
     names = [name for name, _ in candidates]
-    title = f"{experiment.name}: short check of {' and '.join(names)} against {reference_name}"
+    title = f"{experiment.name}: short check of {listed(names)} against {reference_name}"
     known = provenance(options, [reference_name, *names]) | {"title": title}
     tell(console, title, style="bold")
     elsewhere: tuple[NotApplicable, ...] = ()

@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compare.naming import some
+from compare.naming import listed, some
 from compare.records import shortest
 
 
@@ -42,10 +42,10 @@ class _Sentences(string.Formatter):
             return "None" if value is None else str(super().format_field(value, spec))
         if kind == "count":
             return str(len(value))
-        listed = [self.format_field(each, words) if kind == "each" else str(each) for each in value]
+        texts = [self.format_field(each, words) if kind == "each" else str(each) for each in value]
         if kind == "and":
-            return " and ".join([", ".join(listed[:-1]), *listed[-1:]] if len(listed) > 2 else listed)
-        return some(listed) if kind == "some" else ", ".join(listed)
+            return listed(texts)
+        return some(texts) if kind == "some" else ", ".join(texts)
 
 
 SENTENCES = _Sentences()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from compare.naming import listed
 from compare.records import Record, shortest
 from compare.verdict import exact
 from compare.verdict.model import Comparison, Difference, Reporting, Training
@@ -68,8 +69,8 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
         equal = [(name, a) for _, name, a, _ in both if name not in starts]
         more = MORE
         if _telling(equal):
-            same = " and ".join(dict.fromkeys(name for name, _ in equal))
-            other = " and ".join(starts)
+            same = listed(list(dict.fromkeys(name for name, _ in equal)))
+            other = listed(list(starts))
             more = f"{same} agree to the last digit, as with equal weights: look at how {other} is calculated"
         reason += f"; {more}" if alone and not any(each.alone for each in lost) else ""
     else:
@@ -77,8 +78,8 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
         epochs = {name: [epochs_of(reference, name), epochs_of(candidate, other)] for name, other in pairs.items()}
         shared = {name: len(one & two) for name, (one, two) in epochs.items() if one & two}
         most = max(shared.values())
-        listed = [name if count == most else f"{name} in {_count(count)}" for name, count in shared.items()]
-        reason = f"the logged numbers are equal in {_count(most)} ({', '.join(listed)})"
+        where = [name if count == most else f"{name} in {_count(count)}" for name, count in shared.items()]
+        reason = f"the logged numbers are equal in {_count(most)} ({', '.join(where)})"
         if not _telling([(name, a) for _, name, a, _ in both]):
             reason += f", but no loss has {DIGITS} digits or more and changes, so different trainings may log the same"
         elif gap := next((name for name in shared if epochs[name][0] != epochs[name][1]), ""):

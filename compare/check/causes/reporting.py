@@ -250,14 +250,15 @@ CAUSES = (
         explanation="A Keras metric accumulates until it is reset. Without a reset, later epochs report a mean over "
         "all epochs so far; a metric used in both training and validation mixes the two.",
         wrong="for epoch in epochs:\n    for batch in dataset: ...  # updates metric\n    print(metric.result())",
-        remedy="for metric in metrics:\n    metric.reset_state()  # after every epoch, and before validation",
+        remedy="for metric in metrics:\n"
+        "    metric.reset_state()  # before every epoch, and before validation that uses it",
         remedies={
             ON_BATCHES: MEAN_OF_CALLS,
-            SCRIPT: "metric.reset_state()  # each metric: after every epoch, and before validation",
+            SCRIPT: "metric.reset_state()  # each metric: before every epoch, and before validation that uses it",
         },
         by_hand=dict.fromkeys(
             (_ONE_RESULT, r"([\w.]+)\.update_state\(.*"),
-            r"\1.reset_state()  # after every epoch, and before validation",
+            r"\1.reset_state()  # before every epoch, and before validation that uses it",
         ),
         of_each_metric=True,
         formula=_not_reset,
