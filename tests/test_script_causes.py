@@ -2244,6 +2244,11 @@ def test_the_options_of_the_other_optimizer_are_written_out_where_they_are_known
         assert written == (f"optimizer = tf.keras.optimizers.Adam(..., {options})" if options else "")
     own = {**ADAM, "class": "CoreAdam", "own": True}
     assert with_options(own, {"epsilon": [1e-3, 1e-7]}) == "optimizer = CoreAdam(..., epsilon=1e-07)"
+    excluded = {"exclude_from_weight_decay": [[], ["bias"]]}
+    called = "optimizer.exclude_from_weight_decay(var_names=['bias'])"
+    assert with_options(ADAM, excluded) == f"optimizer = tf.keras.optimizers.Adam(...)\n{called}"
+    nothing = {"exclude_from_weight_decay": [["bias"], []]}
+    assert with_options(ADAM, nothing) == "", "a call is to be left out"
     averaging = {**ADAM, "config": {**ADAM["config"], "use_ema": True}}
     assert with_options(averaging, {"epsilon": [1e-3, 1e-7]}) == "", "which are to be taken over as well"
 

@@ -14,7 +14,7 @@ from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, rows_of, step_dtype
 from compare.verdict.exact import largest_gap
 from compare.watch.seen import CloseUp
-from compare.watch.trace import CLIPPING
+from compare.watch.trace import CLIPPING, EXCLUDED
 
 EPOCHS = range(1, 3)
 """The epochs that the check trains."""
@@ -244,10 +244,6 @@ def as_record(name: str, records: Sequence[AnyRecord]) -> Record:
     rows = rows_of(steps, step_dtype(len(build.variables), build.replicas))
     logs = {record.epoch: dict(record.logs) for record in records if isinstance(record, EpochRecord)}
     return Record(name, 0, build.variables, rows, logs, Path("/nonexistent"))
-
-
-EXCLUDED = "exclude_from_weight_decay"
-"""The entry of a configuration with the indices of the variables that weight decay leaves out."""
 
 
 def configuration(optimizer: Any, variables: Mapping[int, Any] | None = None) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from compare.check.observation import EXCLUDED, Gradient, OptimizerStep, Rows, State
+from compare.check.observation import Gradient, OptimizerStep, Rows, State
 from compare.check.recipe import EPSILON, Recipe, Span, Update
 from compare.check.replay import Replay
 from compare.check.weight_gaps import Segment, Weights, by_variable
 from compare.engine.fingerprints import distributed
 from compare.engine.insides_tensorflow import own_graph
 from compare.engine.keras_generation import HAS_APPLY, settable_rate
-from compare.watch.trace import CLIPPING
+from compare.watch.trace import CLIPPING, EXCLUDED
 
 ReplicaGradients = list[list[Gradient]]
 """Gradients ``[replica][trainable variable]``."""

@@ -20,6 +20,8 @@ from compare.records import INITIAL, Variable, step_dtype
 
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 """The options of an optimizer by which it limits gradients before it uses them."""
+EXCLUDED = "exclude_from_weight_decay"
+"""The entry of its configuration with the variables that its weight decay leaves out, as a call of that name says."""
 BY_HAND = "ByHand"
 """The class of what stands for the optimizer of a script that changes its weights without one."""
 ON_BATCHES, BY_OWN_STEP = "train_on_batch", "fit with its own train_step"

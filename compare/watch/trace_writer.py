@@ -12,7 +12,7 @@ import numpy as np
 
 from compare.engine.described import described, layers_of
 from compare.records import replace_file, step_dtype, write_json
-from compare.watch.trace import ENOUGH, MADE_AT, MADE_WITH, SET_AT, UNSEEN, Measured
+from compare.watch.trace import ENOUGH, EXCLUDED, MADE_AT, MADE_WITH, SET_AT, UNSEEN, Measured
 
 FLUSH_SECONDS = 0.5
 OF_TRAINING = (
@@ -52,7 +52,11 @@ class TraceWriter:
 
     def optimizer(self, number: int, optimizer: Any, *, own: bool) -> None:
         """Records an optimizer that is used for the first time, and whether its class is the script's own."""
-        self.content(number)["optimizers"].append(described(optimizer) | {
+        seen = described(optimizer)
+        if seen["config"].get("weight_decay") and hasattr(optimizer, "_use_weight_decay"):
+            left_out = [each for each in optimizer._trainable_variables if not optimizer._use_weight_decay(each)]
+            seen["config"][EXCLUDED] = sorted({each.name.rpartition("/")[2] for each in left_out})
+        self.content(number)["optimizers"].append(seen | {
             "made": getattr(optimizer, MADE_AT, None),
             "own": own,
             "begins": getattr(optimizer, MADE_WITH, None),

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from compare.check.causes.base import OWN_OPTIMIZER, Cause, Measurement, Variant, one_of
 from compare.check.causes.optimizer_recorded import ONCE, ONCE_FOR_ALL, kind_of_setting, recorded_end, setting_rate
-from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
 from compare.check.step_values import EXAMPLES, STATE, UPDATE
 from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE
-from compare.watch.trace import CLIPPING
+from compare.watch.trace import CLIPPING, EXCLUDED
 
 if TYPE_CHECKING:
     from compare.check.case import Case

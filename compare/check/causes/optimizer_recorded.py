@@ -15,7 +15,7 @@ from compare.check.stages import Located
 from compare.check.step_values import UPDATE, Sides, equal_gradients, other_calls, relative_gap
 from compare.check.used import class_of
 from compare.watch.seen import CloseUp
-from compare.watch.trace import BY_HAND, Trace
+from compare.watch.trace import BY_HAND, EXCLUDED, Trace
 
 
 def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> tuple[str, Variant] | None:
@@ -121,10 +121,12 @@ def with_options(right: Mapping[str, Any], settings: Mapping[str, Sequence[Any]]
         return ""
     if "learning_rate" in given and isinstance(right["config"].get("learning_rate"), Mapping):
         return f"optimizer = {class_of(right)}(schedule, ...)  # with the schedule of the other script's optimizer"
-    if not given or not all(map(str.isidentifier, given)):
+    excluded = given.pop(EXCLUDED, None)
+    if not (given or excluded) or not all(map(str.isidentifier, given)):
         return ""
-    options = ", ".join(f"{name}={value!r}" for name, value in given.items())
-    return f"optimizer = {class_of(right)}(..., {options})"
+    options = "".join(f", {name}={value!r}" for name, value in given.items())
+    called = f"\noptimizer.{EXCLUDED}(var_names={excluded!r})" if excluded else ""
+    return f"optimizer = {class_of(right)}(...{options}){called}"
 
 
 def _updated_by_hand(sides: Sides, own: Mapping[str, Any], right: Mapping[str, Any]) -> Variant | None:
