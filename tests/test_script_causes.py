@@ -319,7 +319,7 @@ def test_layers_of_a_class_that_both_have_as_many_of_are_compared_in_order(
 
 
 @pytest.mark.parametrize(("added", "said"), [
-    (0.005, "all weights"), (0.0, ""), (0.00512345, ""), (-0.005, "all weights"),
+    (0.005, "all weights"), (0.0, ""), (0.00512345, ""), (0.50025, ""), (-0.005, "all weights"),
 ])  # fmt: skip
 def test_a_decay_that_is_written_into_the_loss_is_told(added: float, said: str) -> None:
     weights = [np.asarray(each, np.float64) for each in RIGHT.arrays(STEP, "weights")]

@@ -407,6 +407,20 @@ def test_inputs_that_are_a_multiple_and_a_constant_are_said_to_be(change: Any, e
     assert found == [hint(kind, **numbers) for kind in expected[:1]]
 
 
+def test_images_with_their_channels_in_the_other_order_are_said_to_be() -> None:
+    images, close_up = np.random.default_rng(0).normal(size=(8, 2, 2, 3)), linear_step()
+
+    def given(images: np.ndarray) -> CloseUp:
+        steps = [replace(each, arrays=[images]) if each.kind == "inputs" else each for each in close_up.steps[STEP]]
+        return replace(close_up, steps={STEP: steps})
+
+    at = Located(STEP, "inputs", stages=[StageValues("inputs", 1.0)])
+    both = replace(sides(close_up), close_ups=(given(images), given(images[..., ::-1].astype(np.float32))))
+    assert [each for each in hints(at, both) if each["kind"] == "inputs-moved"] == [
+        hint("inputs-moved", how="mirrored")
+    ]
+
+
 @pytest.mark.parametrize(("order", "said"), [([1, 0], True), ([0, 1], False), ([1, 1], False)])
 def test_inputs_in_another_order_are_said_to_be(order: list[int], said: bool) -> None:
     def given(order: list[int]) -> CloseUp:

@@ -162,6 +162,8 @@ SIDES = {"side": "loop", "other": "fit"}
     ("inputs-swapped", SIDES, "loop gives its model the inputs of fit in another order"),
     ("inputs-moved", {**SIDES, "how": "reversed"},
      "the sequences in the inputs of loop are those of fit from their end to their beginning"),
+    ("inputs-moved", {**SIDES, "how": "mirrored"},
+     "the inputs of loop are those of fit with the last axis reversed, as BGR in place of RGB"),
     ("inputs-moved", {**SIDES, "how": "later"},
      "the sequences in the inputs of loop begin one position later than those of fit: look at how inputs and labels "
      "are cut from them"),

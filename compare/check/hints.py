@@ -17,7 +17,7 @@ from compare.check.draws import hints_on_draws, hints_on_random_numbers
 from compare.check.hints_on_gradients import hints_on_gradients, hints_on_updates, line_of
 from compare.check.layer_outputs import SQUASHING, first_layer_apart, given_to
 from compare.check.measurement import Measurement
-from compare.check.recipe import multiple
+from compare.check.recipe import EPSILON, multiple
 from compare.check.recorded import A_RATE, CLOSE, RecordedLoss, clipping_of, is_round, same
 from compare.check.stages import Located
 from compare.check.step_values import (
@@ -170,11 +170,12 @@ def _hints_on_squares(sides: Sides, located: Located) -> Iterator[Measurement]:
     if losses is None or not trained or same(*losses):
         return
     at, more = (sides, losses[1] - losses[0]) if losses[1] > losses[0] else (sides.turned(), losses[0] - losses[1])
+    rounding = 1e-5 + 16 * EPSILON * max(map(abs, losses)) / more
     for what, those in (("all weights", trained), ("all weights but biases", [w for w in trained if w.ndim > 1])):
         squares = sum(float(np.sum(np.square(each))) for each in those)
         for times, of in ((1.0, "the sum of the squares"), (0.5, "half of the sum of the squares")):
             factor = more / (times * squares) if squares else 0.0
-            if factor and is_round(factor, 1, A_RATE):
+            if factor and is_round(factor, 1, min(rounding, A_RATE)):
                 line = line_of(at.other, at.step, LOSS)
                 yield at.named(
                     Measurement.of("squares-added", factor=float(f"{factor:.1g}"), of=of, weights=what, line=line)
@@ -297,13 +298,18 @@ def _hints_on_inputs(sides: Sides, located: Located) -> Iterator[Measurement]:
 
 
 def _moved(a: np.ndarray, b: np.ndarray) -> str:
-    """How sequences are moved against others that are the same where both are; empty if they are not."""
+    """How sequences are moved against others that are the same where both are; empty if they are not.
+
+    The last axis of images, which is mirrored where one side takes BGR for RGB, is that of their channels.
+    """
     if a.shape != b.shape or a.ndim < 2 or np.array_equal(a, b):
         return ""
+    a, b = (each.astype(np.float32) if each.dtype == np.float64 else each for each in (a, b))  # as models take them
     for how, one, other in (
         ("later", a[:, 1:], b[:, :-1]),
         ("earlier", a[:, :-1], b[:, 1:]),
         ("reversed", a, b[:, ::-1]),
+        ("mirrored", a, b[..., ::-1]),
     ):
         if np.array_equal(one, other) and (one != one[:1, :1]).any():
             return how

@@ -301,6 +301,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "inputs-moved": lambda how, side, other: (
         f"the sequences in the inputs of {side} are those of {other} from their end to their beginning"
         if how == "reversed"
+        else f"the inputs of {side} are those of {other} with the last axis reversed, as BGR in place of RGB"
+        if how == "mirrored"
         else f"the sequences in the inputs of {side} begin one position {how} than those of {other}: look at how "
         "inputs and labels are cut from them"
     ),
