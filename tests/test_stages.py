@@ -179,6 +179,19 @@ def test_layers_that_one_side_alone_gives_a_mask_are_told(
     assert told == [(side, ["lstm"])] * bool(side)
 
 
+@pytest.mark.parametrize(("stateful", "step", "where", "said"), [
+    (True, 2, "gru", True), (True, 1, "gru", False), (True, 2, "dense", False), (False, 2, "gru", False),
+])  # fmt: skip
+def test_a_layer_that_keeps_its_state_is_told_where_it_is_the_first_to_differ(
+    stateful: bool, step: int, where: str, said: bool
+) -> None:
+    both = sides(linear_step())
+    fit = replace(both.traces[0], layers=[{"name": "gru", "class": "GRU", "config": {"stateful": stateful}}])
+    both = replace(both, traces=(fit, both.traces[1]), step=step)
+    found = [each for each in hints(Located(step, "predictions", where), both) if each["kind"] == "keeps-state"]
+    assert found == [hint("keeps-state", layer="gru")] * said
+
+
 def with_statistics(close_up: CloseUp, after: float, calls: int = 1) -> CloseUp:
     """The same step of a model with a variable that has no gradient, which the calls of the model change."""
     weights = {at: [*each, np.float32([0.5 if at < STEP else after])] for at, each in close_up.after.items()}

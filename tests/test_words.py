@@ -159,6 +159,9 @@ SIDES = {"side": "loop", "other": "fit"}
     ("mask-not-given", {**SIDES, "layers": ["lstm"]},
      "fit gives a mask to lstm, loop does not: what is computed from a tensor has no mask, so pass it on, as in "
      "layer(x, mask=mask)"),
+    ("keeps-state", {**SIDES, "layer": "gru"},
+     "gru keeps its state from batch to batch (stateful=True): look at where loop and fit set it back, as by "
+     "reset_state() at the beginning of an epoch"),
     ("inputs-swapped", SIDES, "loop gives its model the inputs of fit in another order"),
     ("inputs-moved", {**SIDES, "how": "reversed"},
      "the sequences in the inputs of loop are those of fit from their end to their beginning"),

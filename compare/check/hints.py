@@ -70,6 +70,13 @@ def _hints_on_layers(sides: Sides, located: Located) -> Iterator[Measurement]:
         yield from (seen for seen, _ in layers_apart(sides, located, certain=not located.where))
 
 
+def _hints_on_states(sides: Sides, located: Located) -> Iterator[Measurement]:
+    """A layer that keeps its state from step to step, which is none of the weights; either side may set it back."""
+    keeping = [layer["name"] for layer in sides.right_trace.layers if layer["config"].get("stateful")]
+    if sides.step > 1 and located.where in keeping:
+        yield Measurement.of("keeps-state", layer=located.where)
+
+
 def _hints_on_parts(sides: Sides, located: Located) -> Iterator[Measurement]:
     """What another number of replicas, or of micro-batches in an update, changes by itself."""
     counts, limiting = sides.parts, list(sides.close_ups)
@@ -392,7 +399,7 @@ AT_STAGE: Mapping[str, Sequence[Callable[[Sides, Located], Iterable[Measurement]
     INPUTS: (_hints_on_order, made_again, _hints_on_inputs, _hints_on_parts, hints_on_random_numbers),
     PREDICTIONS: (
         made_again, hints_on_draws, layers_alone, _hints_on_masks, _hints_on_outputs, _hints_on_models,
-        _hints_between_layers, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
+        _hints_between_layers, _hints_on_states, _hints_on_parts, _hints_on_layers, hints_on_random_numbers,
     ),
     LOSS: (
         made_again, _hints_on_labels, _hints_on_weights, _hints_on_sizes, _hints_on_squares,

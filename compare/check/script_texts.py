@@ -291,6 +291,8 @@ OF_SCRIPTS: Mapping[str, str | Callable[..., str]] = {
     "reordered": "both see the same {examples:,} examples in this epoch, in another order, so their steps cannot be "
     "compared; give both the same order, without what a script shuffles by itself, as with NumPy (--keep order leaves "
     "the order to the scripts)",
+    "keeps-state": "{layer} keeps its state from batch to batch (stateful=True): look at where {side} and {other} set "
+    "it back, as by reset_state() at the beginning of an epoch",
     "predictions-as-labels": "{side} gives its loss the predictions as y_true: a loss takes the labels first, then the "
     "predictions",
     "model-begins-apart": "{side} calls {model} with other weights than {other}: look at what sets them",
