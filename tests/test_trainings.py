@@ -2509,6 +2509,14 @@ def test_weights_that_are_set_when_training_is_over_are_said_where_they_are_not_
     ):
         said = set_at_the_end(["a", "b"], sides, compared(*sides))
         assert tuple(map(len, said)) == told
+    at_end_of_fit = [replace(trace, steps=trace.steps.copy()) for trace in other]
+    for rounding, told in ((0, (0, 0)), (1, (1, 0))):  # from equal weights on, what fit leaves is compared
+        for trace in at_end_of_fit:
+            for name in ("hashes", "projections") if trace.state == LEFT else ():
+                trace.steps[name][1] = trace.steps[name][2]
+            trace.steps["hashes"][0] += rounding
+        said = set_at_the_end(["a", "b"], (half, at_end_of_fit), compared(half, at_end_of_fit))
+        assert tuple(map(len, said)) == told
     apart = [replace(trace, steps=trace.steps.copy()) for trace in other]
     for trace in apart:
         trace.steps["hashes"] += 1

@@ -76,8 +76,12 @@ def _apart_when_left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -
     two are the same where they were the same at any of these moments.
     """
     for first, second in _left(traces, pairs):
-        if not any(_same_weights(a, b) for a, b in product(first.steps[1:], second.steps[1:])):
+        if _never_same(first, second):
             yield first, second
+
+
+def _never_same(first: Trace, second: Trace) -> bool:
+    return not any(_same_weights(a, b) for a, b in product(first.steps[1:], second.steps[1:]))
 
 
 def set_at_the_end(
@@ -89,16 +93,16 @@ def set_at_the_end(
     """
     both, one = list[str](), list[str]()
     for first, second in _left(traces, pairs):
-        setting = [
-            name for name, each in zip(names, (first, second), strict=True) if not _same_weights(*each.steps[1:])
-        ]
         last, *_, end = map(_same_weights, first.steps, second.steps)
-        if setting and last and not end:
-            what = f"the weights{f' of {first.model}' if first.model else ''}"
-            if len(setting) == 2:
-                both.append(f"at their end both scripts set {what}, to different values")
-            else:
-                one.append(f"at its end {setting[0]} sets {what} once more, which is not compared")
+        compared = _never_same(first, second) and _begun_as_one(first, second) is not None
+        if not last or end or compared:
+            continue
+        what = f"the weights{f' of {first.model}' if first.model else ''}"
+        setting = [n for n, each in zip(names, (first, second), strict=True) if not _same_weights(*each.steps[1:])]
+        if not any(_same_weights(each.steps[0], each.steps[-1]) for each in (first, second)):
+            both.append(f"at their end both scripts set {what}, to different values")
+        elif setting:
+            one.append(f"at its end {setting[0]} sets {what} once more, which is not compared")
     return both, one
 
 
