@@ -268,6 +268,33 @@ def test_what_is_certain_of_a_loop_in_another_order_is_a_verdict_and_the_order_a
         assert "the same 40 examples in this epoch, in another order" in said
 
 
+BY_HAND = """
+model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1)])
+optimizer = tf.keras.optimizers.SGD(0.1)
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+    for variable, gradient in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables)):
+        variable.assign_sub(0.1 * gradient)
+for i in range(0, 40, 10):
+    step(x[i:i + 10], y[i:i + 10])
+"""
+
+
+@pytest.mark.parametrize(("update", "verdict"), [
+    ("variable.assign_sub(0.1 * gradient)", "alike"), ("variable.assign_sub(0.2 * gradient)", "different"),
+])  # fmt: skip
+def test_a_loop_that_makes_an_optimizer_and_updates_by_hand_is_compared(
+    update: str, verdict: str, tmp_path: Path
+) -> None:
+    (tmp_path / "fit.py").write_text(DATA + BY_FIT)
+    (tmp_path / "loop.py").write_text(DATA + BY_HAND.replace("variable.assign_sub(0.1 * gradient)", update))
+    _, entry = compared(tmp_path / "reports", str(tmp_path / "fit.py"), str(tmp_path / "loop.py"))
+    assert entry["training"]["steps_compared"] == 4
+    assert entry["verdict"] == verdict or {entry["verdict"], verdict} == {"identical", "alike"}
+
+
 @pytest.mark.usefixtures("texts_by_id")
 def test_whichever_script_goes_on_counting_is_named(tmp_path: Path) -> None:
     for name, reset in (("counts", "pass"), ("resets", "mean.reset_state()")):

@@ -85,7 +85,8 @@ class ScriptRun:
     @property
     def untrained(self) -> dict[str, list[str]]:
         """Why steps may be missing, as ``Observer.untrained``."""
-        return left_by(self, UNTRAINED) or {"models": [], "optimizers": [], "further": [], "gradients": []}
+        unknown: dict[str, list[str]] = {"models": [], "optimizers": [], "further": [], "gradients": [], "by_hand": []}
+        return left_by(self, UNTRAINED) or unknown
 
     def steps(self) -> int:
         """The number of optimizer steps so far, over all its trainings."""

@@ -142,11 +142,11 @@ def _strategy(replicas: Sequence[int]) -> dict[str, object]:
 
 def _train(session: ScriptsSession) -> None:
     """Runs the scripts, and writes the records of what they have trained, also if they were interrupted."""
-    settings = [session.settings(side) for side in session.sides]
-    runs = run_scripts(session, settings, session.names[: len(settings)])
+    runs = _run_first(session)
+    session.by_hand = [side for side, run in enumerate(runs) if run.untrained["by_hand"]]
+    if session.by_hand and not session.interrupted:  # only now is it known that its optimizers are not used
+        runs = _run_first(session)
     session.first = False
-    if not session.interrupted:
-        _refuse_failed(session, runs)
     traces = [read_traces(run.folder) for run in runs]
     # Scripts that were stopped are compared up to the last step that both have.
     paired = paired_models(traces, 0 if session.stopped else session.options.max_steps) or _copies(session, traces)
@@ -183,6 +183,15 @@ def _train(session: ScriptsSession) -> None:
     for text in notes:
         tell(session.console, f"Note: {text}")
     _say_what_trained(session)
+
+
+def _run_first(session: ScriptsSession) -> list[ScriptRun]:
+    """Runs the scripts to record what they train."""
+    settings = [session.settings(side) for side in session.sides]
+    runs = run_scripts(session, settings, session.names[: len(settings)])
+    if not session.interrupted:
+        _refuse_failed(session, runs)
+    return runs
 
 
 def _look_at_the_rest(

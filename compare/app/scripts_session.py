@@ -66,6 +66,7 @@ class ScriptsSession:
         interrupted: whether that was interrupted; what they trained until then can be compared.
         stopped: whether they were ended where their weights were seen to differ.
         failed: which of them failed after as many steps as the other has made, as sentences.
+        by_hand: the sides whose scripts make optimizers, but change the weights without them.
         left_over: what only one of them trains.
         left_out: what else only one of them has in a training that both make.
         twins: where noise twins of the reference are, by their noise.
@@ -81,6 +82,7 @@ class ScriptsSession:
     names: list[str]
     models: list[ModelPair] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    by_hand: list[int] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     twins: dict[Nudge, Path] = field(default_factory=dict)
@@ -127,6 +129,7 @@ class ScriptsSession:
             max_steps=self.options.max_steps,
             own=self.options.keep,
             begins=side == 0 and self.first,
+            by_hand=side in self.by_hand,
             write_experiment=None if experiment is None else str(experiment.resolve()),
         )
 

@@ -374,7 +374,8 @@ class Observer:
         optimizers = [kind.__name__ for kind in kinds if not is_keras(kind) or kind.__name__ == "LossScaleOptimizer"]
         source = None if self.trainings else Source.of(self.updates.taken_at)
         gradients = [str(source)] if source else []
-        return {"models": models, "optimizers": optimizers, "further": self.trainings.further, "gradients": gradients}
+        found = {"models": models, "optimizers": optimizers, "further": self.trainings.further, "gradients": gradients}
+        return found | {"by_hand": gradients if self.updates.assigned else []}
 
     def _complete_round(self, stepped: Sequence[Training]) -> None:
         """Records again what this step of another training has changed, such as moving statistics.

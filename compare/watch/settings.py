@@ -67,6 +67,7 @@ class Detail:
         losses_only: whether only losses are kept of the stages, those of validation too, and the numbers of examples.
         one: whether all that this process trains with the same variables is one training, whatever sets them back.
         awaits: the trainings, by number, without which the script does not end early.
+        by_hand: whether the script changes its weights by hand, though it makes optimizers, which it never applies.
     """
 
     alone: bool = False
@@ -78,6 +79,7 @@ class Detail:
     losses_only: bool = False
     one: bool = False
     awaits: tuple[int, ...] = ()
+    by_hand: bool = False
 
     @property
     def trainings(self) -> int:

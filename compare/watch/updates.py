@@ -16,6 +16,7 @@ from compare.engine.keras_generation import learning_rate, without_loss_scale
 from compare.patching import patch
 from compare.watch.alike import RandomNumbers
 from compare.watch.initial_weights import InitialWeights
+from compare.watch.settings import Detail
 from compare.watch.trace import MADE_AFTER, MADE_AT, MADE_WITH, SET_AT
 from compare.watch.trainings import ByHand, Training, Trainings
 from compare.watch.under_way import Here, eagerly, is_replica
@@ -29,6 +30,7 @@ T = TypeVar("T")
 class Steps(Protocol):
     """What an update is a part of: ``Observer``, which says what each of these is."""
 
+    settings: Detail
     initial: InitialWeights
     trainings: Trainings
     moment: int
@@ -48,6 +50,7 @@ class Updates:
 
     Attributes:
         taken_at: the script's line that has taken gradients first, if it had made an optimizer.
+        assigned: whether the script has then changed any variable that it had taken gradients of.
         on_update: called with optimizer, gradients and variables before every update that a method of Keras's own
             makes, also of an optimizer that belongs to no training.
     """
@@ -59,6 +62,8 @@ class Updates:
         self._by_hand: dict[frozenset[int], ByHand] = {}
         self._giving: dict[int, tuple[Any, Mapping[int, Any], Sequence[Any]]] = {}
         self.taken_at: tuple[str, int, str] | None = None
+        self.assigned = False
+        self._with_gradients: set[int] = set()
         self.on_update: Callable[[Any, list[Any], list[Any]], None] = lambda *given: None
         patch(BaseOptimizer, "__init__", self._make_optimizer)
         for owner, name in APPLICATIONS:
@@ -70,7 +75,7 @@ class Updates:
         """Watches methods that a script's own optimizers have instead of Keras's, which they may not call."""
         new = {cls for cls in type(optimizer).__mro__ if not is_keras(cls)} - self._optimizers
         self._optimizers |= new
-        self._has_optimizers = True
+        self._has_optimizers = not self._steps.settings.by_hand
         for cls in new:
             for name, watch in (("apply", self._apply), ("apply_gradients", self._apply_pairs)):
                 if name in vars(cls):
@@ -103,6 +108,7 @@ class Updates:
         """Keeps what a loss depends on, and the gradients: a script without optimizers changes it by hand."""
         if self._has_optimizers:
             self.taken_at = self.taken_at or self._steps.line()
+            self._with_gradients.update(id(container(each)) for each in tf.nest.flatten(sources))
             return original(tape, target, sources, *args, **options)
         watched = () if self._here.by_hand is not None else tape.watched_variables()
         gradients = original(tape, target, sources, *args, **options)
@@ -141,6 +147,7 @@ class Updates:
         here, place = self._here, id(container(variable))
         if "learning_rate" in variable.name:
             setattr(variable, SET_AT, self._steps.line())
+        self.assigned |= place in self._with_gradients and not self._steps.initial.aside
         if self._has_optimizers or place not in here.taken or self._steps.initial.aside or is_replica():
             if not self._steps.initial.aside and variable.trainable and tf.executing_eagerly():
                 self._steps.initial.assigned(container(variable))
