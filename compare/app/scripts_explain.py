@@ -102,15 +102,16 @@ def _say_which_have_fewer_replicas(session: ScriptsSession, model: ModelPair) ->
 def _say_which_settings_do_nothing(session: ScriptsSession, model: ModelPair) -> None:
     """Says how the optimizers and layers of two trainings differ that are alike all the same.
 
-    So it is with a limit that is never reached, or with a softmax of which Keras takes the logits.
+    So it is with a limit that is never reached, or with a softmax of which Keras takes the logits. Averages of weights
+    make one that is seen when training is over.
     """
     first, second = model.traces
     found = {each["class"]: other_settings_of(model.traces, 1) for each in second.optimizers[:1]}
     if [each["class"] for each in second.layers] == [each["class"] for each in first.layers]:
         apart = things_apart(second.layers, first.layers)
         found |= {f"{own['class']} {own['name']}": settings for own, _, settings in apart}
-    for thing, settings in found.items():
-        if settings:
+    for thing, both in found.items():
+        if settings := {name: values for name, values in both.items() if "ema" not in name.split("_")}:
             seen = Measurement.of("script-settings", side=model.names[1], optimizer=thing, settings=settings)
             limits = ": none is reached, or the gradients are limited by hand" * (settings.keys() <= {*CLIPPING})
             _note(session, f"{words.said(seen)}, which makes no difference here{limits}")
