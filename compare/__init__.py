@@ -194,8 +194,9 @@ def load(folder: str | Path) -> Result:
         RequestError: when no verdict is there, or ``run.json``, ``verdict.json`` or ``metrics.csv`` is damaged. Records
             of weights are verified when they are read, as by ``gaps`` and ``figures``.
     """
-    from compare.records import RecordError, read_rows, read_verdict  # noqa: PLC0415 (lazy)
-    from compare.records.run_json import RunJson  # noqa: PLC0415 (lazy)
+    from compare.records.model import RecordError  # noqa: PLC0415 (lazy)
+    from compare.records.reader import read_rows  # noqa: PLC0415 (lazy)
+    from compare.records.run_json import RunJson, read_verdict  # noqa: PLC0415 (lazy)
     from compare.reporting.result import Result  # noqa: PLC0415 (lazy)
     from compare.reporting.run_files import verdict_of  # noqa: PLC0415 (lazy)
     from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)

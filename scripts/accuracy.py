@@ -281,7 +281,9 @@ def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **
     from compare.engine.noise_twins import TwinRun
     from compare.engine.run import Run
     from compare.engine.strategies import without_idle_waits
-    from compare.records import MetricsFile, Recorder, read_records
+    from compare.records.metrics_csv import MetricsFile
+    from compare.records.reader import read_records
+    from compare.records.recorder import Recorder
     from compare.trainers.keras_fit import KerasFit
     from compare.verdict import rounding
 
@@ -300,7 +302,7 @@ def calibrate(path: Path, todo: list[tuple[str, str, str]], cell: Cell, folder: 
     start(2)
     import corpus
 
-    from compare.records import read_records
+    from compare.records.reader import read_records
     from compare.verdict import rounding
     from compare.verdict.exact import compare_records, noise_start
     from compare.verdict.judge import with_noise

@@ -103,7 +103,9 @@ class Theater:
     def train(self, trainer: Any, name: str) -> tuple[Any, dict[tuple[int, int], list[list[np.ndarray]]]]:
         """Returns the record of a run, and every replica's copy of every weight after each step."""
         from compare.engine.run import Run
-        from compare.records import MetricsFile, Recorder, read_records
+        from compare.records.metrics_csv import MetricsFile
+        from compare.records.reader import read_records
+        from compare.records.recorder import Recorder
 
         weights: dict[tuple[int, int], list[list[np.ndarray]]] = {}
 

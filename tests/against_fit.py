@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import compare
-from compare.records import MetricsFile, Recorder, read_records
+from compare.records.metrics_csv import MetricsFile
+from compare.records.reader import read_records
+from compare.records.recorder import Recorder
 from compare.verdict.exact import compare_records, moved
 from compare.verdict.model import Comparison
 

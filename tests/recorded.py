@@ -13,22 +13,13 @@ import numpy as np
 from compare.check.causes import CATALOGUE
 from compare.options import as_json as options_as_json
 from compare.options import request
-from compare.records import (
-    EPOCH_END,
-    INITIAL,
-    BuildRecord,
-    EpochRecord,
-    MetricsFile,
-    Place,
-    Record,
-    Recorder,
-    StepRecord,
-    Variable,
-    read_records,
-    read_verdict,
-    write_checked,
-)
 from compare.records.codec import decode
+from compare.records.files import write_checked
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import EPOCH_END, INITIAL, BuildRecord, EpochRecord, Place, Record, StepRecord, Variable
+from compare.records.reader import read_records
+from compare.records.recorder import Recorder
+from compare.records.run_json import read_verdict
 from compare.reporting import html, plots
 from compare.verdict.exact import compare_records
 from compare.verdict.model import Comparison, Failure, Verdict, not_comparable

@@ -220,7 +220,7 @@ def train(trainer, task):
     """Trains two epochs with a trainer; returns the hashes of all weights after every step."""
     from compare.engine.anew import train_anew
     from compare.engine.run import Run
-    from compare.records import StepRecord
+    from compare.records.model import StepRecord
 
     records = []
     run = Run(task, seed=0, epochs=range(1, 3), sinks=[records.append])

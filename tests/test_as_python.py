@@ -15,8 +15,8 @@ import pytest
 from compare.app import cli, standard_streams
 from compare.app.script_runs import ScriptRunner, failure_of
 from compare.app.script_sides import as_python
-from compare.records import RecordError, Variable
 from compare.records.files import storing
+from compare.records.model import RecordError, Variable
 from compare.user_errors import describe
 from compare.watch.settings import Settings
 from compare.watch.trace_writer import pickled

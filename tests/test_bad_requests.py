@@ -15,7 +15,7 @@ import compare
 from compare.app.cli import main
 from compare.engine.data import SAMPLE_FOLDER
 from compare.errors import RequestError
-from compare.records import read_checked, write_checked
+from compare.records.files import read_checked, write_checked
 
 FOLDER = "{folder}"
 """Stands for the folder of a test in the table below; there are task.py, loop.py and reports/old, a run."""

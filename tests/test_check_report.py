@@ -17,7 +17,7 @@ from compare.check.measurement import Measurement
 from compare.check.report import REPORTING, TRAINING, merged
 from compare.check.stages import Located
 from compare.check.user_code import line_that_makes
-from compare.records import EPOCH_END, INITIAL, Record
+from compare.records.model import EPOCH_END, INITIAL, Record
 from compare.verdict.findings import StageValues
 from compare.verdict.model import Comparison, Reporting, Training
 

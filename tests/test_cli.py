@@ -34,7 +34,7 @@ from compare.app.session import refuse_what_cannot_be_replaced
 from compare.errors import NoVerdictError, RequestError, StorageError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.options import request
-from compare.records import RecordError
+from compare.records.model import RecordError
 from compare.reporting.result import Result
 from compare.request import EXPERIMENTS, GROUPS, LOGGED, STRATEGIES, TWO_SCRIPTS, Request
 
@@ -1024,24 +1024,25 @@ sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tf_keras"] = Non
 from pathlib import Path
 import numpy as np
 import compare
-from compare import errors, experiment, options, records
+from compare import errors, experiment, options
 from compare.app import cli, loading, session
+from compare.records import files, metrics_csv, model, reader, recorder
 from compare.reporting import plots, sentences, tables
 from compare.verdict.exact import compare_records
 from compare.verdict.model import Verdict
 
 folder = Path(sys.argv[1])
-metrics = records.MetricsFile(folder / "metrics.csv")
+metrics = metrics_csv.MetricsFile(folder / "metrics.csv")
 for trainer in ("fit", "loop"):
-    recorder = records.Recorder(folder, metrics, trainer, 0)
-    recorder(records.BuildRecord((records.Variable("v", (1,), "float32"),), 1))
-    for step in (records.INITIAL, 1, records.EPOCH_END):
-        recorder(records.StepRecord(1, step, np.array([[abs(step)]], np.uint64), np.zeros((1, 2))))
-    recorder(records.EpochRecord(1, {"loss": 0.5}, 1.0, 1.0, [np.ones(1, np.float32)]))
+    sink = recorder.Recorder(folder, metrics, trainer, 0)
+    sink(model.BuildRecord((model.Variable("v", (1,), "float32"),), 1))
+    for step in (model.INITIAL, 1, model.EPOCH_END):
+        sink(model.StepRecord(1, step, np.array([[abs(step)]], np.uint64), np.zeros((1, 2))))
+    sink(model.EpochRecord(1, {"loss": 0.5}, 1.0, 1.0, [np.ones(1, np.float32)]))
 
-fit, loop = records.read_records(folder)
+fit, loop = reader.read_records(folder)
 judged = Verdict.of(fit.trainer, [compare_records(fit, loop)])
-records.write_checked(folder / "run.json", {"options": {"trainers": ["fit", "loop"]}})
+files.write_checked(folder / "run.json", {"options": {"trainers": ["fit", "loop"]}})
 judged.write(folder / "verdict.json")
 plots.draw(folder)
 tables.epoch_table(fit, [loop])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import compare
-from compare.records import read_metrics
+from compare.records.metrics_csv import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

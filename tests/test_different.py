@@ -17,9 +17,8 @@ import compare
 from compare.check.recorded_numbers import Losses, name_own_losses, name_reporting
 from compare.check.used import SCRIPT_ALONE
 from compare.check.words import said
-from compare.records import EPOCH_END, INITIAL, Record, Variable
 from compare.records.codec import encode
-from compare.records.model import End
+from compare.records.model import EPOCH_END, INITIAL, End, Record, Variable
 from compare.records.run_json import INTERRUPTED
 from compare.verdict.exact import compare_records
 from compare.verdict.logged import compare_logs

@@ -13,7 +13,9 @@ from compare.app.script_runs import write_records
 from compare.app.scripts import _unknown_ends
 from compare.app.scripts_session import ModelPair
 from compare.check.causes.reporting import never_reset
-from compare.records import MetricsFile, Variable, read_records, step_dtype
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import Variable, step_dtype
+from compare.records.reader import read_records
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.trace import FitEpoch, Reported, Trace

@@ -18,12 +18,14 @@ from killed_runs import TASK
 from rich.console import Console
 
 import compare.check
-from compare import records
 from compare.app import session
 from compare.app.standard_streams import forgiving, print_traceback, stderr_to
 from compare.errors import NoVerdictError, StorageError
 from compare.options import request
-from compare.records import RecordError, read_json
+from compare.records.files import read_json
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import RecordError
+from compare.records.recorder import Recorder
 
 
 @pytest.fixture(autouse=True)
@@ -170,8 +172,8 @@ def test_a_full_disk_is_reported_in_one_line_and_the_run_can_be_resumed(tmp_path
     command = ["--experiment", str(tmp_path / "task.py"), "--trainers", *trainers, "--strategy", "default"]
     command += ["--epochs", "3", "--batch-size", "12", "--quiet", "--reports", str(tmp_path), "--name", "run"]
     owner, name = {
-        "metrics.csv": (records.MetricsFile, "append"),
-        "steps": (records.Recorder, "_append"),
+        "metrics.csv": (MetricsFile, "append"),
+        "steps": (Recorder, "_append"),
         "checkpoint": (checkpoints.Checkpoints, "save"),
     }[file]
     with monkeypatch.context() as patch:

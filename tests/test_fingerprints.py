@@ -25,7 +25,7 @@ def test_the_mean_square_of_projections_is_the_squared_norm(tensorflow: Any, blo
 
 def test_every_block_counts_by_signs_of_its_own(tensorflow: Any) -> None:
     from compare.engine.fingerprints import BLOCK, Projection
-    from compare.records import PROJECTIONS
+    from compare.records.model import PROJECTIONS
 
     blocks = 40
     project, signs = Projection((blocks, BLOCK)), set()

@@ -19,7 +19,7 @@ from user_files import LOOP, TASK
 import compare
 from compare.option import flag
 from compare.options import OPTIONS
-from compare.records import RecordError
+from compare.records.model import RecordError
 from compare.reporting import html
 from compare.verdict.outcomes import EXIT_STATUS
 

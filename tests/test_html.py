@@ -35,26 +35,14 @@ from compare.engine.costs import CostMeter, peak_memory
 from compare.naming import TOGETHER
 from compare.options import as_json as options_as_json
 from compare.options import request
-from compare.records import (
-    EPOCH_END,
-    INITIAL,
-    BuildRecord,
-    EpochRecord,
-    MetricsFile,
-    Recorder,
-    StepRecord,
-    Variable,
-    read_costs,
-    read_metrics,
-    read_records,
-    read_rows,
-    read_verdict,
-    write_checked,
-    write_verdict,
-)
 from compare.records import model as records
+from compare.records.files import write_checked
 from compare.records.log_sides import read_sides
-from compare.records.run_json import read_run
+from compare.records.metrics_csv import MetricsFile, read_metrics
+from compare.records.model import EPOCH_END, INITIAL, BuildRecord, EpochRecord, StepRecord, Variable
+from compare.records.reader import read_costs, read_records, read_rows
+from compare.records.recorder import Recorder
+from compare.records.run_json import read_run, read_verdict, write_verdict
 from compare.reporting import html, page_model, pictures, plots, sentences, svg, tensorboard, terminal, weight_pictures
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of

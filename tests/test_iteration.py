@@ -20,8 +20,11 @@ import compare
 from compare.engine.costs import CostMeter
 from compare.execution import Execution
 from compare.options import request
-from compare.records import EPOCH_END, INITIAL, MetricsFile, Record, Recorder, StepRecord, read_records
 from compare.records.codec import encode
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import EPOCH_END, INITIAL, Record, StepRecord
+from compare.records.reader import read_records
+from compare.records.recorder import Recorder
 from compare.reporting.sentences import sentence, where
 from compare.verdict.exact import compare_records, noise_start
 from compare.verdict.outcomes import DIFFERENT, IDENTICAL
@@ -285,7 +288,7 @@ def test_a_step_that_one_trainer_never_makes_is_a_difference() -> None:
 
 def test_the_time_of_a_step_is_its_share_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     from compare.engine import costs
-    from compare.records import EpochRecord
+    from compare.records.model import EpochRecord
 
     clock = iter([0.0, 0.0, 10.0, 14.0, 16.0, 17.0])
     monkeypatch.setattr(costs.time, "perf_counter", lambda: next(clock))

@@ -13,7 +13,7 @@ from against_fit import checker_of
 from forked import ROOT, Commands
 
 import compare
-from compare.records import read_json
+from compare.records.files import read_json
 
 KERAS_2 = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
 

@@ -11,8 +11,11 @@ import pytest
 import recorded
 from forked import Commands
 
-from compare.records import EPOCH_END, BuildRecord, End, EpochRecord, MetricsFile, Recorder, StepRecord, write_checked
 from compare.records.event_files import read_scalars
+from compare.records.files import write_checked
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import EPOCH_END, BuildRecord, End, EpochRecord, StepRecord
+from compare.records.recorder import Recorder
 from compare.reporting import tensorboard
 from compare.reporting.tensorboard import live_log
 

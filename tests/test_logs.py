@@ -17,9 +17,10 @@ import recorded
 import compare
 from compare.app.cli import main
 from compare.errors import RequestError, StorageError
-from compare.records import read_metrics, read_verdict, shortest
 from compare.records.log_sides import read_sides
 from compare.records.logs import fit_name
+from compare.records.metrics_csv import read_metrics, shortest
+from compare.records.run_json import read_verdict
 from compare.reporting import plots, tensorboard
 
 LOSS = [0.9125381708145142, 0.6071239113807678, 0.48823288083076477]  # as Keras's CSVLogger writes float32

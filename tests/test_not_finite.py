@@ -17,7 +17,7 @@ from compare.check import not_finite
 from compare.check.recipe import distance
 from compare.check.stages import locate
 from compare.check.step_values import relative_gap
-from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
+from compare.records.model import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
 from compare.reporting.numbers import differing_numbers, signed_gap
 from compare.reporting.page_comparison import comparison_view
 from compare.reporting.run_files import RunFiles

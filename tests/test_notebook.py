@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from compare.records import EPOCH_END, EpochRecord, StepRecord
+from compare.records.model import EPOCH_END, EpochRecord, StepRecord
 from compare.reporting import jupyter
 from compare.reporting.terminal import RunningGap, TrainerProgress
 

@@ -13,7 +13,7 @@ from compare.check.causes.data import kind_of_feed
 from compare.check.causes.data_recorded import Known, kinds_of_own_rows
 from compare.check.recipe import Span
 from compare.check.whole_run import causes_of
-from compare.records import Record, step_dtype
+from compare.records.model import Record, step_dtype
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.watch.seen import CloseUp, Event
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compare.records import Variable
+from compare.records.model import Variable
 from compare.watch.pairing import PATH, by_key, in_order, paired
 
 

@@ -42,8 +42,10 @@ from compare.check.report import Report
 from compare.engine.select_keras import select_keras
 from compare.errors import NoVerdictError, RequestError
 from compare.options import as_json, request
-from compare.records import read_costs, read_json, read_metrics, read_records, read_verdict, write_checked
-from compare.records.run_json import RunJson
+from compare.records.files import read_json, write_checked
+from compare.records.metrics_csv import read_metrics
+from compare.records.reader import read_costs, read_records
+from compare.records.run_json import RunJson, read_verdict
 from compare.verdict.model import Comparison, Reporting, Training
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -24,7 +24,9 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 import compare
-from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked
+from compare.records.files import write_checked
+from compare.records.metrics_csv import MetricsFile, read_metrics
+from compare.records.model import EpochRecord, RecordError
 from compare.records.run_json import RunJson, rows_checksum
 from compare.reporting import charts, pictures, plots, svg, weight_pictures
 from compare.reporting.gaps import GapSeries

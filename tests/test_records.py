@@ -23,36 +23,23 @@ from recorded import by_place
 
 from compare.errors import NoVerdictError, StorageError
 from compare.naming import file_name
-from compare.records import (
+from compare.records.files import append_to_file, replace_file, storing, write_checked, write_json
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, MetricsFile, read_metrics, shortest
+from compare.records.model import (
     EPOCH_END,
     INITIAL,
     BuildRecord,
     End,
     EpochRecord,
-    InitialWeights,
-    MetricsFile,
     Record,
-    Recorder,
     RecordError,
     StepRecord,
     Variable,
-    hashes_at,
-    read_costs,
-    read_metrics,
-    read_records,
-    read_rows,
-    read_verdict,
-    recover,
-    replace_file,
-    shortest,
     step_dtype,
-    write_checked,
-    write_json,
-    write_verdict,
 )
-from compare.records.files import append_to_file, storing
-from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
-from compare.records.run_json import RunJson
+from compare.records.reader import hashes_at, read_costs, read_records, read_rows, recover
+from compare.records.recorder import InitialWeights, Recorder
+from compare.records.run_json import RunJson, read_verdict, write_verdict
 
 Logs = Sequence[Mapping[str, float]]
 often = settings(max_examples=60, deadline=None, database=None)

@@ -7,7 +7,7 @@ import pytest
 import tasks
 
 import compare
-from compare.records import EPOCH_END, INITIAL
+from compare.records.model import EPOCH_END, INITIAL
 
 
 class Loop:
@@ -221,7 +221,7 @@ def task_of(strategy, replicas, optimizer):
 def weights_after(trainer, strategy, replicas, optimizer):
     """The hashes of all weights after every step of one epoch."""
     from compare.engine.run import Run
-    from compare.records import StepRecord
+    from compare.records.model import StepRecord
 
     records = []
     trainer.train(Run(task_of(strategy, replicas, optimizer), seed=0, epochs=range(1, 2), sinks=[records.append]))

@@ -14,7 +14,7 @@ import tasks
 from eager import Eager, run
 from killed_runs import TASK
 
-from compare.records import read_checked, write_checked
+from compare.records.files import read_checked, write_checked
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,8 @@ import compare
 from compare.app.provenance import _threads_of_sums, arithmetic
 from compare.app.resume import refuse_changes
 from compare.modes import Study
-from compare.records import EPOCH_END, read_json
+from compare.records.files import read_json
+from compare.records.model import EPOCH_END
 from compare.records.run_json import RunJson
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -28,7 +28,7 @@ from compare.check.recorded_numbers import (
     validation_by_epoch,
 )
 from compare.check.used import DIVIDED, SCRIPT_ALONE, Used
-from compare.records import step_dtype
+from compare.records.model import step_dtype
 from compare.verdict.exact import beyond_rounding, compare_records
 from compare.verdict.findings import Source
 from compare.verdict.model import Difference

@@ -38,7 +38,7 @@ from compare.engine.described import layers_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
 from compare.patching import undone
-from compare.records import step_dtype
+from compare.records.model import step_dtype
 from compare.records.run_json import RunJson
 from compare.reporting.live import console_for
 from compare.reporting.result import Result

@@ -26,7 +26,8 @@ from compare.app.resume import refuse_changes
 from compare.errors import NoVerdictError, RequestError
 from compare.modes import Study
 from compare.options import as_json, request
-from compare.records import read_json, read_metrics
+from compare.records.files import read_json
+from compare.records.metrics_csv import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -18,7 +18,7 @@ from compare.check.recipe import Clip
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import Located, first_apart, locate, updates_otherwise
 from compare.check.step_values import STAGES, Sides
-from compare.records import Variable, step_dtype
+from compare.records.model import Variable, step_dtype
 from compare.reporting.sentences import sentence
 from compare.verdict.findings import StageValues
 from compare.verdict.judge import with_located

@@ -168,7 +168,7 @@ def test_an_epochs_dataset_is_created_when_the_epoch_begins_unless_in_another_pr
 
 
 def test_initial_weights_are_recorded_once_however_many_epochs_there_are(tf: Any) -> None:
-    from compare.records import INITIAL, StepRecord
+    from compare.records.model import INITIAL, StepRecord
 
     records: list[Any] = []
     run = run_of(stream(), 25, epochs=range(1, 10), sinks=[records.append])
@@ -326,7 +326,7 @@ def test_a_function_that_fails_for_the_last_epoch_is_found_before_training(tf: A
 
 
 def test_an_epoch_that_turns_out_shorter_says_what_to_do(tf: Any, tmp_path: Any) -> None:
-    from compare.records import read_json
+    from compare.records.files import read_json
 
     data = epochs_of(tf, 40, 30, 40, known=False)
     result = compare.run(loads(data), replicas=1, epochs=3, batch_size=10, reports=tmp_path, name="run", quiet=True)

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from compare.records import Record
 from compare.records.codec import encode
+from compare.records.model import Record
 from compare.reporting.sentences import sentence
 from compare.reporting.tables import study_table
 from compare.verdict.judge import with_study

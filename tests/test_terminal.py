@@ -22,7 +22,7 @@ from compare.app.ready import Session
 from compare.errors import MAY_PASS, NO_MEMORY, NoVerdictError, RequestError, TrainerFailedError
 from compare.naming import Code
 from compare.options import request
-from compare.records import EPOCH_END, INITIAL, EpochRecord, Record, StepRecord
+from compare.records.model import EPOCH_END, INITIAL, EpochRecord, Record, StepRecord
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.reporting import html, live, plots
 from compare.reporting.live import console_for, progress_line, waiting

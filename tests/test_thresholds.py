@@ -17,7 +17,8 @@ import pytest
 from compare.app.run_folder import claimed
 from compare.check.stages import locate
 from compare.options import request
-from compare.records import EPOCH_END, Record, Variable, step_dtype, write_json
+from compare.records.files import write_json
+from compare.records.model import EPOCH_END, Record, Variable, step_dtype
 from compare.records.run_json import RunJson
 from compare.verdict.exact import compare_records
 from compare.verdict.float64 import distances

@@ -9,7 +9,7 @@ from against_fit import held_against_fit, run_of
 from eager import Eager
 
 import compare
-from compare.records import EPOCH_END, INITIAL, BuildRecord, EpochRecord, StepRecord
+from compare.records.model import EPOCH_END, INITIAL, BuildRecord, EpochRecord, StepRecord
 from compare.verdict.model import Difference
 
 

@@ -60,8 +60,10 @@ from compare.engine.keras_generation import learning_rate
 from compare.modes import Scripts
 from compare.options import request
 from compare.patching import patch, undone
-from compare.records import MetricsFile, Variable, read_records, replace_file, step_dtype
-from compare.records.model import npz
+from compare.records.files import replace_file
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import Variable, npz, step_dtype
+from compare.records.reader import read_records
 from compare.records.run_json import RunJson
 from compare.verdict.findings import Finding
 from compare.verdict.judge import with_located

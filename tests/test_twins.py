@@ -27,7 +27,7 @@ def steps(task: Any, start: Any = None, twin: int = 1) -> dict[tuple[int, int], 
     """Returns hashes of fit's weights by epoch and step; with ``start``, those of a twin with noise from there on."""
     from compare.engine.noise_twins import TwinRun
     from compare.engine.run import Run
-    from compare.records import StepRecord
+    from compare.records.model import StepRecord
     from compare.trainers.keras_fit import KerasFit
 
     found: dict[tuple[int, int], np.ndarray] = {}
@@ -52,7 +52,7 @@ def reference(task: Any) -> dict[tuple[int, int], np.ndarray]:
 def test_a_twin_equals_the_reference_until_its_noise_begins(
     task: Any, reference: dict[tuple[int, int], np.ndarray], start: tuple[int, int]
 ) -> None:
-    from compare.records import EPOCH_END, INITIAL, in_time
+    from compare.records.model import EPOCH_END, INITIAL, in_time
 
     twin = steps(task, start)
     assert reference.keys() == twin.keys()
@@ -76,7 +76,10 @@ def test_each_twin_has_noise_of_its_own(task: Any) -> None:
 def test_a_loud_twin_has_larger_noise_and_its_gaps_count_proportionally_less(task: Any, tmp_path: Any) -> None:
     from compare.engine.noise_twins import TwinRun
     from compare.engine.run import Run
-    from compare.records import INITIAL, MetricsFile, Recorder, read_records
+    from compare.records.metrics_csv import MetricsFile
+    from compare.records.model import INITIAL
+    from compare.records.reader import read_records
+    from compare.records.recorder import Recorder
     from compare.trainers.keras_fit import KerasFit
     from compare.verdict import rounding
 

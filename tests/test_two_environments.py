@@ -21,7 +21,7 @@ from compare.app.script_sides import _exactly, _names_of_repository, sides_of, v
 from compare.app.scripts import _environments_apart
 from compare.errors import RequestError
 from compare.modes import Scripts
-from compare.records import write_json
+from compare.records.files import write_json
 from compare.watch.script import _import_from_checkout
 from compare.watch.trace import ENVIRONMENT
 

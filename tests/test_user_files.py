@@ -12,7 +12,8 @@ from eager import Eager
 from user_files import LOOP, TASK
 
 import compare
-from compare.records import read_json, read_metrics
+from compare.records.files import read_json
+from compare.records.metrics_csv import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
 

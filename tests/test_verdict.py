@@ -17,24 +17,23 @@ from test_thresholds import judged, without
 from test_thresholds import record as in_memory
 from xxhash import xxh3_64_intdigest
 
-from compare.records import (
+from compare.records import model as records
+from compare.records.codec import decode
+from compare.records.files import read_json, write_json
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import (
     EPOCH_END,
     INITIAL,
     BuildRecord,
     End,
     EpochRecord,
-    MetricsFile,
     Record,
-    Recorder,
     StepRecord,
     Variable,
     in_time,
-    read_json,
-    read_records,
-    write_json,
 )
-from compare.records import model as records
-from compare.records.codec import decode
+from compare.records.reader import read_records
+from compare.records.recorder import Recorder
 from compare.reporting import sentences
 from compare.reporting.sentences import sentence, where
 from compare.verdict.exact import _lacking, compare_records, noise_start, paired_steps, rests, within_rounding

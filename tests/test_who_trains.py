@@ -8,7 +8,7 @@ import pytest
 
 from compare.app import cli
 from compare.app.script_runs import ScriptRun, ScriptRunner
-from compare.records import read_json
+from compare.records.files import read_json
 from compare.watch.settings import Settings
 from compare.watch.trace import UNSEEN, UNTRAINED, read_traces
 

@@ -12,7 +12,8 @@ from compare.check.words import as_evidence, said
 from compare.errors import NotComparableError, RequestError
 from compare.modes import Logs, Scripts
 from compare.naming import listed, shown_path, some
-from compare.records import Record, read_records
+from compare.records.model import Record
+from compare.records.reader import read_records
 from compare.records.run_json import RunJson, read_verdict
 
 if TYPE_CHECKING:

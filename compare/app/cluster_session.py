@@ -28,8 +28,7 @@ from compare.engine.tf_config import ClusterTask, this_task
 from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, LOST_TASK, NoVerdictError, PartFailedError, RequestError
 from compare.modes import Trained
 from compare.options import as_json
-from compare.records import read_verdict
-from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
+from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson, read_verdict
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.request import Task

@@ -20,8 +20,11 @@ from compare.engine.noise_twins import TwinRun
 from compare.engine.run import Run
 from compare.engine.strategies import without_idle_waits
 from compare.naming import listed
-from compare.records import EPOCH_END, INITIAL, MetricsFile, Place, Record, Recorder, Sink, read_records
 from compare.records.codec import encode
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import EPOCH_END, INITIAL, Place, Record, Sink
+from compare.records.reader import read_records
+from compare.records.recorder import Recorder
 from compare.reporting.live import waiting
 from compare.reporting.terminal import tell
 from compare.verdict import rounding

@@ -16,11 +16,11 @@ from compare.check.not_finite import led
 from compare.errors import RequestError
 from compare.modes import Logs
 from compare.naming import margin, refuse_margins, shown_path, some
-from compare.records import EpochRecord, MetricsFile, Record, step_dtype
 from compare.records.event_files import event_files
 from compare.records.log_sides import read_sides
 from compare.records.logs import FOLDERS, Log
-from compare.records.metrics_csv import is_float32
+from compare.records.metrics_csv import MetricsFile, is_float32
+from compare.records.model import EpochRecord, Record, step_dtype
 from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say

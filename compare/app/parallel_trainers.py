@@ -32,7 +32,8 @@ from compare.engine.select_keras import select_keras
 from compare.engine.tf_config import this_task
 from compare.errors import MAY_PASS, EndedEarlyError, TrainerFailedError
 from compare.modes import Trained, Training
-from compare.records import INITIAL, End, InitialWeights, StepRecord
+from compare.records.model import INITIAL, End, StepRecord
+from compare.records.recorder import InitialWeights
 from compare.records.run_json import RunJson
 from compare.reporting.jupyter import side_by_side
 from compare.reporting.live import UNLIMITED

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from compare.check.not_finite import OF_WEIGHTS, FirstValue, led
 from compare.naming import INDEX, shown_path
-from compare.records import Record, RecordError, has_records, read_rows
+from compare.records.model import Record, RecordError
+from compare.records.reader import has_records, read_rows
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.jupyter import NotebookConsole

@@ -15,8 +15,8 @@ from compare.app.standard_streams import print_traceback
 from compare.engine.select_keras import select_keras
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
 from compare.modes import Trained, Training
-from compare.records import End
 from compare.records.codec import encode
+from compare.records.model import End
 from compare.records.run_json import RunJson
 from compare.reporting.jupyter import progress
 from compare.reporting.terminal import RunningGap, TrainerProgress, tell

@@ -24,7 +24,9 @@ from compare.errors import RequestError
 from compare.modes import Trained
 from compare.naming import given_path, is_file, refuse_unreadable, shown_path
 from compare.options import request
-from compare.records import EPOCH_END, read_rows, shortest
+from compare.records.metrics_csv import shortest
+from compare.records.model import EPOCH_END
+from compare.records.reader import read_rows
 from compare.records.run_json import RunJson
 from compare.request import EXPERIMENTS
 from compare.strategy_specs import SPECS

@@ -13,7 +13,8 @@ from compare.errors import RequestError
 from compare.naming import absolute
 from compare.option import flag
 from compare.options import OPTIONS
-from compare.records import BEGINNING, EPOCH_END, Place, hashes_at, in_time, kept
+from compare.records.model import BEGINNING, EPOCH_END, Place, in_time
+from compare.records.reader import hashes_at, kept
 from compare.reporting.terminal import tell
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from compare.naming import some
-from compare.records import INITIAL, Variable, total_norm, variable_norms
+from compare.records.model import INITIAL, Variable, total_norm, variable_norms
 from compare.verdict import rounding
 from compare.watch.pairing import END_OF_PATH, PATH, by_key, in_order, paired, shapes_of
 from compare.watch.trace import APART, INSIDE, LEFT, Trace

@@ -23,16 +23,11 @@ import numpy as np
 from compare.app import processes
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import shown_path
-from compare.records import (
-    EPOCH_END,
-    PORTABLE_HASHES,
-    BuildRecord,
-    EpochRecord,
-    MetricsFile,
-    Recorder,
-    StepRecord,
-    read_json,
-)
+from compare.records.files import read_json
+from compare.records.hashing import PORTABLE_HASHES
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import EPOCH_END, BuildRecord, EpochRecord, StepRecord
+from compare.records.recorder import Recorder
 from compare.watch.epoch_ends import EpochEnds
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.settings import ALL_BEGUN, ENDED, Settings

@@ -36,7 +36,7 @@ from compare.check.recorded import things_apart
 from compare.errors import NoVerdictError
 from compare.modes import Scripts
 from compare.naming import distinct, printable, shown_path, some, with_folders
-from compare.records import MetricsFile
+from compare.records.metrics_csv import MetricsFile
 from compare.records.run_json import INTERRUPTED, TRAINED, UNEXPLAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say, tell

@@ -18,7 +18,7 @@ from compare.check.judge_recorded import more_weights
 from compare.check.recorded import scale_of, settings_apart
 from compare.check.stages import Located, apart, first_apart, locate, updates_otherwise
 from compare.check.step_values import EXAMPLES, INPUTS, LOSS, PREDICTIONS, Sides, relative_gap
-from compare.records import INITIAL, Place, in_time
+from compare.records.model import INITIAL, Place, in_time
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
 from compare.verdict.judge import Pair

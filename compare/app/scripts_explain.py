@@ -36,8 +36,10 @@ from compare.check.recorded import things_apart
 from compare.check.stages import Located
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Sides
 from compare.naming import some
-from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import INITIAL, Place, Record
+from compare.records.reader import read_records
 from compare.reporting.terminal import tell
 from compare.verdict import rounding
 from compare.verdict.findings import Finding

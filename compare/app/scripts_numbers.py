@@ -26,7 +26,8 @@ from compare.check.recorded_numbers import (
 )
 from compare.check.used import Used, used_by
 from compare.check.user_code import line_that_makes
-from compare.records import Record, read_records
+from compare.records.model import Record
+from compare.records.reader import read_records
 from compare.reporting.terminal import tell
 from compare.verdict.exact import beyond_rounding, reported_by_both
 from compare.verdict.findings import Finding, Source

@@ -21,7 +21,9 @@ from compare.app.train import Event, outcome_of
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.modes import Study, Trained
 from compare.naming import refuse_margins, some
-from compare.records import BEGINNING, AnyRecord, End, EpochRecord, MetricsFile, Recorder
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import BEGINNING, AnyRecord, End, EpochRecord
+from compare.records.recorder import Recorder
 from compare.reporting.live import live_line, progress_line
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import say_items, tell

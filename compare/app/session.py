@@ -35,11 +35,11 @@ from compare.errors import NoVerdictError, RequestError, StorageError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import refuse_margins, shown_path
 from compare.options import as_json
-from compare.records import EPOCH_END, End, InitialWeights, RecordError, has_records, kept, recover
 from compare.records.codec import encode
 from compare.records.files import refuse_folder
-from compare.records.model import stem_of
-from compare.records.reader import sidecar_path
+from compare.records.model import EPOCH_END, End, RecordError, stem_of
+from compare.records.reader import has_records, kept, recover, sidecar_path
+from compare.records.recorder import InitialWeights
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.jupyter import without_log_messages
 from compare.reporting.live import waiting

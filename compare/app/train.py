@@ -15,20 +15,10 @@ from compare.engine.tf_config import this_task
 from compare.errors import EndedEarlyError, StorageError
 from compare.modes import Trained, Training
 from compare.naming import file_name
-from compare.records import (
-    BEGINNING,
-    EPOCH_END,
-    INITIAL,
-    AnyRecord,
-    End,
-    MetricsFile,
-    Place,
-    Recorder,
-    RecordError,
-    Sink,
-    StepRecord,
-    hashes_at,
-)
+from compare.records.metrics_csv import MetricsFile
+from compare.records.model import BEGINNING, EPOCH_END, INITIAL, AnyRecord, End, Place, RecordError, Sink, StepRecord
+from compare.records.reader import hashes_at
+from compare.records.recorder import Recorder
 from compare.reporting.jupyter import side_by_side
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import RunningGap, say, tell

@@ -26,7 +26,7 @@ from compare.check.replay_parts import micro_batches
 from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.check.weight_gaps import MAX_KINK_RESIDUAL, ROUNDING, Segment, WeightGaps, by_variable, norms
 from compare.engine.keras_generation import CLIPS_EACH_REPLICA
-from compare.records import EPOCH_END, Place
+from compare.records.model import EPOCH_END, Place
 from compare.verdict.rounding import Noise
 from compare.watch.trace import ON_BATCHES
 

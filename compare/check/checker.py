@@ -34,7 +34,7 @@ from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
 from compare.engine.run import Run, TrainingTask
 from compare.experiment import Experiment
-from compare.records import EPOCH_END, Record
+from compare.records.model import EPOCH_END, Record
 from compare.trainer import Trainer
 from compare.trainers.keras_fit import KerasFit
 from compare.user_errors import describe

@@ -35,7 +35,7 @@ from compare.check.stages import Located, locate
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE, Sides, relative_gap
 from compare.check.used import FIT, used_by
 from compare.check.whole_run import RATE
-from compare.records import Variable
+from compare.records.model import Variable
 from compare.verdict.exact import without_counterpart
 from compare.verdict.findings import Finding, Source
 from compare.watch.seen import CloseUp

@@ -38,7 +38,7 @@ from compare.engine.input_pipeline import Data
 from compare.engine.noise_twins import TwinRun, half_dtypes
 from compare.engine.run import Run, TrainingTask
 from compare.errors import EndedEarlyError
-from compare.records import EPOCH_END, INITIAL, AnyRecord, Place, Record, StepRecord, in_time
+from compare.records.model import EPOCH_END, INITIAL, AnyRecord, Place, Record, StepRecord, in_time
 from compare.trainer import Trainer
 from compare.verdict import rounding
 from compare.verdict.exact import noise_start

@@ -18,7 +18,7 @@ from compare.check.report import NOT_FINITE, REPORTING, TRAINING
 from compare.check.stages import AFTER, BEFORE, LEARNING_RATE, Located
 from compare.check.step_values import GRADIENTS, INPUTS, LOSS, PREDICTIONS, STATE, UPDATE
 from compare.naming import some
-from compare.records import Place
+from compare.records.model import Place
 from compare.verdict.findings import Finding
 from compare.verdict.model import Comparison, Verdict
 from compare.verdict.not_finite import NotFinite

@@ -11,7 +11,7 @@ import numpy as np
 
 from compare.engine.described import configuration_of
 from compare.experiment import Experiment
-from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, rows_of, step_dtype
+from compare.records.model import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, rows_of, step_dtype
 from compare.verdict.exact import largest_gap
 from compare.watch.seen import CloseUp
 from compare.watch.trace import CLIPPING, EXCLUDED

@@ -36,7 +36,8 @@ from compare.engine.keras_generation import fix_dropout, learning_rate
 from compare.engine.run import Run, TrainingTask
 from compare.errors import RequestError
 from compare.patching import patch, undone
-from compare.records import AnyRecord, EpochRecord, hash_of
+from compare.records.hashing import hash_of
+from compare.records.model import AnyRecord, EpochRecord
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
 from compare.watch.initial_weights import InitialWeights

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compare.naming import listed, some
-from compare.records import shortest
+from compare.records.metrics_csv import shortest
 
 
 class _Sentences(string.Formatter):

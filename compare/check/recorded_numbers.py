@@ -15,7 +15,7 @@ from compare.check.recipe import MetricFormula
 from compare.check.recorded import SMALL, same
 from compare.check.search import find_explanations, recognisers
 from compare.check.used import SCRIPT_ALONE, Used
-from compare.records import Record
+from compare.records.model import Record
 from compare.verdict.findings import Finding
 from compare.watch.seen import CloseUp
 

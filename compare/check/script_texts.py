@@ -9,7 +9,7 @@ from compare.check.phrases import SENTENCES, SHARE
 from compare.check.stages import LEARNING_RATE
 from compare.check.step_values import INPUTS, PREDICTIONS, STATE
 from compare.naming import some
-from compare.records import shortest
+from compare.records.metrics_csv import shortest
 
 
 def _not_repeated(side: str, step: int, made: int, error: str = "") -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from compare.check.causes import CATALOGUE
 from compare.check.causes.optimizer_recorded import END, SET_WEIGHTS, acting, setting_rate
 from compare.check.measurement import Measurement
-from compare.records import EPOCH_END, INITIAL, Record, in_time
+from compare.records.model import EPOCH_END, INITIAL, Record, in_time
 from compare.verdict.exact import last_steps
 from compare.verdict.findings import Finding
 from compare.verdict.model import Comparison

@@ -9,7 +9,7 @@ from typing import Any
 from compare.check.measurement import Measurement
 from compare.check.phrases import SENTENCES, SHARE, is_finite, what_is_explained
 from compare.check.script_texts import OF_SCRIPTS
-from compare.records import shortest
+from compare.records.metrics_csv import shortest
 
 
 def said(measurement: Measurement) -> str:

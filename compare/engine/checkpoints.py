@@ -24,7 +24,7 @@ from compare.engine.fingerprints import copies_of, distributed
 from compare.engine.insides_tensorflow import without_deprecations
 from compare.errors import RequestError, StorageError
 from compare.naming import file_name
-from compare.records import EPOCH_END, Place, in_time
+from compare.records.model import EPOCH_END, Place, in_time
 from compare.records.run_json import identity_of
 from compare.user_errors import essence
 

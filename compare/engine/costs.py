@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import AnyRecord, EpochRecord, StepRecord
+from compare.records.model import AnyRecord, EpochRecord, StepRecord
 
 STEPS = 200
 """Maximum number of later steps that are timed."""

@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.insides_tensorflow import context, execute
-from compare.records import PROJECTIONS, Variable, hash_of
+from compare.records.hashing import hash_of
+from compare.records.model import PROJECTIONS, Variable
 
 BLOCK = 2**14
 """Number of elements that are projected with the same signs."""

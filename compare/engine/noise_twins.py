@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from compare.engine.run import Run
-from compare.records import AnyRecord, EpochRecord, Place, in_time
+from compare.records.model import AnyRecord, EpochRecord, Place, in_time
 from compare.verdict.rounding import LOUD, noise_begins
 
 BITS = {2: tf.int16, 4: tf.int32, 8: tf.int64}

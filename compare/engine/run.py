@@ -30,7 +30,7 @@ from compare.engine.step_count import StepCount
 from compare.errors import EXIT_NO_VERDICT, NOT_BUILT, EndedEarlyError, RequestError, StorageError
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
-from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Place, Sink, StepRecord
+from compare.records.model import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Place, Sink, StepRecord
 from compare.user_errors import place_now, place_of
 
 

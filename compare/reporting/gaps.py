@@ -8,19 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from compare.records import (
+from compare.records.model import (
     EPOCH_END,
     INITIAL,
     Record,
     RecordError,
-    has_records,
     in_blocks,
     in_time,
     places_of,
-    read_records,
     total_norm,
     variable_norms,
 )
+from compare.records.reader import has_records, read_records
 from compare.verdict.exact import paired_steps, unequal
 from compare.verdict.model import Comparison, Verdict
 from compare.verdict.rounding import unit_in_last_place, units_of

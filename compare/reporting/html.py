@@ -23,8 +23,9 @@ from markupsafe import Markup
 from compare.engine.preflight import CANNOT_RUN
 from compare.errors import RequestError
 from compare.naming import INDEX, TOGETHER, label, log_name, printable, shown_path, with_folders
-from compare.records import RecordError, read_file, replace_file
 from compare.records.codec import decode
+from compare.records.files import replace_file
+from compare.records.model import RecordError, read_file
 from compare.records.run_json import identity_of, read_run
 from compare.reporting import svg
 from compare.reporting.numbers import difference, interval

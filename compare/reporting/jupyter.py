@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from compare.naming import printable
-from compare.records import AnyRecord, EpochRecord, StepRecord
+from compare.records.model import AnyRecord, EpochRecord, StepRecord
 from compare.reporting.live import live_line
 from compare.reporting.terminal import TrainerProgress
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
 from compare.check.stage_views import stage_sentence, stage_views
-from compare.records import INITIAL
+from compare.records.model import INITIAL
 from compare.reporting import sentences
 from compare.reporting.gaps import reference_name
 from compare.reporting.numbers import differing_numbers

@@ -14,7 +14,8 @@ from urllib.parse import quote
 import numpy as np
 
 from compare.naming import label, log_name, some
-from compare.records import has_records, read_file
+from compare.records.model import read_file
+from compare.records.reader import has_records
 from compare.records.run_json import identity_of
 from compare.reporting import page_tables, pictures, run_files, svg, weight_pictures
 from compare.reporting.charts import Chart

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import shortest
-from compare.records.metrics_csv import Curves, Values
+from compare.records.metrics_csv import Curves, Values, shortest
 from compare.reporting.charts import Band, Chart, Points, Series, View, counts, linear, logarithmic
 from compare.reporting.numbers import ROUNDING, difference, interval
 from compare.reporting.run_files import RunFiles

@@ -26,7 +26,9 @@ from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
 
 from compare.naming import printable
-from compare.records import RecordError, read_metrics, replace_file
+from compare.records.files import replace_file
+from compare.records.metrics_csv import read_metrics
+from compare.records.model import RecordError
 from compare.reporting import pictures, run_files, weight_pictures
 from compare.reporting.charts import Area, Chart, Series
 from compare.reporting.run_files import RunFiles, usable

@@ -12,8 +12,9 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
 from compare.errors import RequestError
 from compare.naming import shown_path
-from compare.records import RecordError, has_records, read_rows, read_verdict
-from compare.records.run_json import read_run
+from compare.records.model import RecordError
+from compare.records.reader import has_records, read_rows
+from compare.records.run_json import read_run, read_verdict
 from compare.reporting.run_files import usable
 from compare.reporting.sentences import worst_first
 from compare.reporting.terminal import as_text

@@ -11,8 +11,9 @@ from typing import Any
 
 import jinja2
 
-from compare.records import RecordError, has_records, read_costs, read_numbers, read_rows
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, Curves, Values, columns_of
+from compare.records.model import RecordError
+from compare.records.reader import has_records, read_costs, read_numbers, read_rows
 from compare.records.run_json import read_run
 from compare.reporting.sentences import worst_first
 from compare.verdict.model import Comparison, Verdict

@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from compare.records import Record, shortest
+from compare.records.metrics_csv import shortest
+from compare.records.model import Record
 from compare.reporting.numbers import difference, interval, signed_gap
 from compare.reporting.terminal import columns_of, tell, verbatim
 from compare.verdict.exact import metric_names, named_as

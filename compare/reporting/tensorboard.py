@@ -25,7 +25,9 @@ import numpy as np
 
 from compare.errors import RequestError
 from compare.naming import file_name
-from compare.records import (
+from compare.records.files import storing
+from compare.records.metrics_csv import KEY_COLUMNS
+from compare.records.model import (
     EPOCH_END,
     INITIAL,
     AnyRecord,
@@ -36,13 +38,9 @@ from compare.records import (
     RecordError,
     Sink,
     StepRecord,
-    has_records,
-    read_records,
-    read_rows,
     total_norm,
 )
-from compare.records.files import storing
-from compare.records.metrics_csv import KEY_COLUMNS
+from compare.records.reader import has_records, read_records, read_rows
 from compare.records.run_json import read_run
 from compare.reporting.gaps import reference_name
 from compare.reporting.run_files import verdict_of

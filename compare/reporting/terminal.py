@@ -19,7 +19,7 @@ from rich.text import Text
 
 from compare.check.stage_views import stage_sentence
 from compare.naming import Code, printable
-from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, StepRecord, total_norm
+from compare.records.model import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, StepRecord, total_norm
 from compare.reporting import sentences
 from compare.reporting.live import UNLIMITED, live_line, progress_line
 from compare.verdict.exact import unequal

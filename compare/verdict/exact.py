@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from compare.naming import some
-from compare.records import (
+from compare.records.model import (
     EPOCH_END,
     INITIAL,
     Place,

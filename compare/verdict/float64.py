@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Record, in_blocks, in_time, place_of, places_of, total_norm
+from compare.records.model import EPOCH_END, INITIAL, Record, in_blocks, in_time, place_of, places_of, total_norm
 from compare.verdict.exact import metric_gaps
 from compare.verdict.model import Comparison, Difference, Distance, MetricGap, Truth
 from compare.verdict.rounding import unit_in_last_place

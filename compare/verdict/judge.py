@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from compare.naming import MADE_ALIKE, margin
-from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_records, step_dtype
 from compare.records.codec import decode
+from compare.records.model import EPOCH_END, INITIAL, Place, Record, in_time, step_dtype
+from compare.records.reader import read_records
 from compare.records.run_json import INTERRUPTED, UNEXPLAINED, RunJson
 from compare.strategy_specs import SPECS
 from compare.verdict import exact

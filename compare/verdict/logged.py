@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compare.naming import listed
-from compare.records import Record, shortest
+from compare.records.metrics_csv import shortest
+from compare.records.model import Record
 from compare.verdict import exact
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import ALIKE, INCONCLUSIVE

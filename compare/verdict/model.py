@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from compare.naming import file_name
-from compare.records import in_time, read_verdict, write_verdict
 from compare.records.codec import ALWAYS, decode, encode, unwritten
 from compare.records.files import as_text, with_checksum
+from compare.records.model import in_time
+from compare.records.run_json import read_verdict, write_verdict
 from compare.verdict.findings import Finding, NotApplicable, StageValues
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE, NOT_COMPARABLE, worst
@@ -311,7 +312,7 @@ def asynchronous(comparison: Comparison) -> Comparison:
 
 @dataclass(frozen=True)
 class Stop:
-    """A trainer that stopped early, because a value was no longer finite (see ``compare.records.End``)."""
+    """A trainer that stopped early, because a value was no longer finite (see ``compare.records.model.End``)."""
 
     trainer: str
     seed: int

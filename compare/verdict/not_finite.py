@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place, Record, first_place, in_blocks, place_of, places_of, shortest
+from compare.records.metrics_csv import shortest
+from compare.records.model import EPOCH_END, INITIAL, Place, Record, first_place, in_blocks, place_of, places_of
 
 
 @dataclass(frozen=True)

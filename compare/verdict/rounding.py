@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import (
+from compare.records.codec import unwritten
+from compare.records.model import (
     EPOCH_END,
     INITIAL,
     Place,
@@ -27,7 +28,6 @@ from compare.records import (
     total_norm,
     variable_norms,
 )
-from compare.records.codec import unwritten
 
 FACTOR = 100.0
 """The largest ratio of a candidate's gap to the twins' largest gap that still counts as rounding.

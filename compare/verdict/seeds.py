@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compare.records import Record
 from compare.records.codec import ALWAYS
+from compare.records.model import Record
 from compare.verdict.outcomes import ALIKE, DIFFERENT, INCONCLUSIVE, worst
 
 ALPHA = 0.05

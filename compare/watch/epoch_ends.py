@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compare.records import EPOCH_END, Place
+from compare.records.model import EPOCH_END, Place
 from compare.watch.reported_logs import measures_validation
 from compare.watch.trace import Reported, Trace
 

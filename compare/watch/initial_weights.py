@@ -17,8 +17,8 @@ from compare.engine.fingerprints import container, described
 from compare.engine.insides_keras import MAKES_VARIABLES, KerasTensor, compute_output_spec, keras
 from compare.engine.insides_tensorflow import ResourceVariable
 from compare.patching import Inside, patch
-from compare.records import Variable, replace_file
-from compare.records.model import npz, read_arrays
+from compare.records.files import replace_file
+from compare.records.model import Variable, npz, read_arrays
 from compare.watch.pairing import in_order, paired, shapes_of
 from compare.watch.settings import ALL_BEGUN, AWAITED, ENDED, WEIGHTS, Detail
 from compare.watch.weights import seeds_of, set_value, value_of, weights_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
-from compare.records import Variable
+from compare.records.model import Variable
 
 Key = Callable[[Variable], Hashable]
 """What must be equal of two variables."""

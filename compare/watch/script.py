@@ -24,7 +24,7 @@ import tensorflow as tf
 from compare.engine.insides_keras import APPLICATIONS, keras
 from compare.errors import StorageError
 from compare.patching import patch, undo
-from compare.records import write_json
+from compare.records.files import write_json
 from compare.request import keras_of_the_environment
 from compare.user_errors import ProcessExit, describe, imported_by, refusing_exit
 from compare.watch.alike import make_alike

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import hash_of
+from compare.records.hashing import hash_of
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import INITIAL, Variable, step_dtype
+from compare.records.model import INITIAL, Variable, step_dtype
 
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 """The options of an optimizer by which it limits gradients before it uses them."""
@@ -125,8 +125,8 @@ class Trace:
 
     Attributes:
         variables: all weights of the model.
-        steps: the fingerprints (``compare.records.step_dtype``), with the epoch 1 and the step counted over the whole
-            training; the first is of the initial weights, step 0, where it was seen.
+        steps: the fingerprints (``compare.records.model.step_dtype``), with the epoch 1 and the step counted over the
+            whole training; the first is of the initial weights, step 0, where it was seen.
         trained_by: ``fit``, ``fit with its own train_step``, ``train_on_batch``, or ``loop``.
         optimizers: class and configuration of each optimizer, the line that made it, the learning rate with which it
             ``begins``, and whether its class is the script's ``own``, in the order of use; what a script has set as

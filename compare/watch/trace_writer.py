@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from compare.engine.described import described, layers_of
-from compare.records import replace_file, step_dtype, write_json
+from compare.records.files import replace_file, write_json
+from compare.records.model import step_dtype
 from compare.watch.trace import ENOUGH, EXCLUDED, MADE_AT, MADE_WITH, SET_AT, UNSEEN, Measured
 
 FLUSH_SECONDS = 0.5

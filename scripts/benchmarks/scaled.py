@@ -27,7 +27,9 @@ import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from compare.experiments import built_in  # noqa: E402
-from compare.records import MetricsFile, Recorder, Variable  # noqa: E402
+from compare.records.metrics_csv import MetricsFile  # noqa: E402
+from compare.records.model import Variable  # noqa: E402
+from compare.records.recorder import Recorder  # noqa: E402
 
 SAMPLE = partial(built_in, "fashion-mnist-sample")
 WEIGHTS = 100_000
@@ -76,7 +78,7 @@ def record(model, batch_size, pairs):
 
     from compare.engine import strategies
     from compare.engine.fingerprints import Fingerprinter
-    from compare.records import hash_of
+    from compare.records.hashing import hash_of
     from compare.reporting.terminal import TrainerProgress
 
     experiment = SAMPLE() if model == "cnn" else dense_layers(int(model), int(batch_size))

@@ -17,7 +17,7 @@ from compare.app import processes  # noqa: E402
 from compare.app.command_line import parsed  # noqa: E402
 from compare.app.ready import Session  # noqa: E402
 from compare.engine.anew import train_anew  # noqa: E402
-from compare.records import EpochRecord  # noqa: E402
+from compare.records.model import EpochRecord  # noqa: E402
 from compare.records.run_json import RunJson  # noqa: E402
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from compare.check.causes import CATALOGUE, data, layers, loss, loss_of_examples, not_finite, optimizer, reporting, step
 from compare.check.causes.base import Cause
-from compare.records import replace_file
+from compare.records.files import replace_file
 from compare.reporting import plots
 from compare.reporting.charts import Chart, Series
 from compare.reporting.html import environment

@@ -12,7 +12,7 @@ from compare.check.causes.base import ARGUMENT, NOT_TRAINING, REPORTING, Cause, 
 from compare.check.recipe import MetricFormula
 from compare.check.recorded import CLOSE, same
 from compare.check.used import ALONE, DIVIDED, OWN_STEP, SCRIPT
-from compare.records import Record
+from compare.records.model import Record
 from compare.verdict.exact import metric_names
 from compare.watch.reported_logs import names_by_metric
 from compare.watch.trace import ON_BATCHES, Measured, Trace
