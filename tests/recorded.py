@@ -15,12 +15,13 @@ from compare.options import as_json as options_as_json
 from compare.options import request
 from compare.records.codec import decode
 from compare.records.files import write_checked
-from compare.records.metrics_csv import MetricsFile
+from compare.records.metrics_csv import MetricsFile, shortest
 from compare.records.model import EPOCH_END, INITIAL, BuildRecord, EpochRecord, Place, Record, StepRecord, Variable
 from compare.records.reader import read_records
 from compare.records.recorder import Recorder
 from compare.records.run_json import read_verdict
 from compare.reporting import html, plots
+from compare.reporting.run_files import RunFiles
 from compare.verdict.exact import compare_records
 from compare.verdict.model import Comparison, Failure, Verdict, not_comparable
 
@@ -77,6 +78,18 @@ def record(
         logs = {renamed.get(name, name): value * (factor if name in renamed else 1) for name, value in logs.items()}
         weights = [np.full(variable.shape, number + 0.125 * bool(off), np.float32) for variable in variables]
         recorder(EpochRecord(epoch, {k: float(np.float32(v)) for k, v in logs.items()}, seconds / epoch, rate, weights))
+
+
+def reported(logs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> RunFiles:
+    """The files of a run of which only numbers are known, by trainer and epoch."""
+    rows = [
+        {"trainer": trainer, "seed": "0", "epoch": str(epoch)} | {name: shortest(value) for name, value in own.items()}
+        for trainer, epochs in logs.items()
+        for epoch, own in epochs.items()
+    ]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    rows = [dict.fromkeys(columns, "") | row for row in rows]
+    return RunFiles(Path("of-a-test"), {"options": {}, "trainers": list(logs)}, None, rows, {}, ())
 
 
 def by_place(record: Record) -> dict[Place, Any]:

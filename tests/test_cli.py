@@ -1027,7 +1027,7 @@ import compare
 from compare import errors, experiment, options
 from compare.app import cli, loading, session
 from compare.records import files, metrics_csv, model, reader, recorder
-from compare.reporting import plots, sentences, tables
+from compare.reporting import plots, run_files, sentences, tables
 from compare.verdict.exact import compare_records
 from compare.verdict.model import Verdict
 
@@ -1045,7 +1045,7 @@ judged = Verdict.of(fit.trainer, [compare_records(fit, loop)])
 files.write_checked(folder / "run.json", {"options": {"trainers": ["fit", "loop"]}})
 judged.write(folder / "verdict.json")
 plots.draw(folder)
-tables.epoch_table(fit, [loop])
+tables.epoch_table(run_files.read(folder))
 print(sentences.sentence(judged.comparisons[0], fit.trainer))
 print(session.Result(folder, judged.verdict).metrics.shape)
 print(options.request().default_name(), cli.main(["--name", ""]))

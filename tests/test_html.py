@@ -43,11 +43,23 @@ from compare.records.model import EPOCH_END, INITIAL, BuildRecord, EpochRecord, 
 from compare.records.reader import read_costs, read_records, read_rows
 from compare.records.recorder import Recorder
 from compare.records.run_json import read_run, read_verdict, write_verdict
-from compare.reporting import html, page_model, pictures, plots, sentences, svg, tensorboard, terminal, weight_pictures
+from compare.reporting import (
+    html,
+    page_model,
+    pictures,
+    plots,
+    run_files,
+    sentences,
+    svg,
+    tensorboard,
+    terminal,
+    weight_pictures,
+)
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.page_tables import repeat_command
 from compare.reporting.run_files import RunFiles, word_of
+from compare.reporting.tables import epoch_table, print_table
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict.exact import compare_records, paired_steps
 from compare.verdict.findings import Finding, Source
@@ -509,6 +521,17 @@ def test_the_table_has_the_numbers_of_the_file_and_the_gap(tmp_path: Path) -> No
     gaps = [shown[-4:] for shown in page.rows if len(shown) == 6 and shown[1] == "gap"]
     none, some = ["0"] * 4, ["+0.062", "0", "+0.062", "0"]
     assert gaps == [none, none, none, some, none, some], "loop and mine, epoch by epoch"
+
+
+def test_numbers_of_another_name_are_in_the_column_of_the_reference_with_their_gap(tmp_path: Path) -> None:
+    folder = logged_as(tmp_path / "run", {"accuracy": "acc"})
+    rows = [shown for shown in Page(folder / "report.html").rows if shown[1:2] in (["trainer"], ["loop"], ["gap"])]
+    heading, loop, gap = (shown for shown in rows if len(shown) == 6)
+    assert heading[2:] == ["loss", "accuracy", "val_loss", "val_accuracy"]
+    assert loop[2:4] == ["1.0", "0.5"] and gap[2:] == ["0"] * 4
+    console = Console(file=(out := io.StringIO()), width=200)
+    print_table(console, epoch_table(run_files.read(folder)))
+    assert [line.split() for line in out.getvalue().splitlines()][::2] == [heading, ["loop", *loop[2:]]]
 
 
 def test_hovering_shows_every_epochs_exact_values(tmp_path: Path) -> None:

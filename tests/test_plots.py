@@ -238,7 +238,7 @@ def test_what_one_side_alone_has_is_said_and_compared_with_nothing(tmp_path: Pat
     title = plots.figure(files, [(SAME, "fit", flat_gaps())]).axes[0].get_title(loc="left")
     assert title.startswith("loss\n") and "loss is not reported by loop" in title.splitlines()
     assert pictures.seconds_chart(files) is None
-    assert {epoch: [name for name, _, _ in lines] for epoch, lines in epoch_rows(files).items()} == {
+    assert {epoch: [name for name, _, _ in lines] for epoch, lines in epoch_rows(files)[1].items()} == {
         1: ["fit"],
         2: ["fit"],
     }

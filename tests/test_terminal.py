@@ -22,7 +22,7 @@ from compare.app.ready import Session
 from compare.errors import MAY_PASS, NO_MEMORY, NoVerdictError, RequestError, TrainerFailedError
 from compare.naming import Code
 from compare.options import request
-from compare.records.model import EPOCH_END, INITIAL, EpochRecord, Record, StepRecord
+from compare.records.model import EPOCH_END, INITIAL, EpochRecord, StepRecord
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.reporting import html, live, plots
 from compare.reporting.live import console_for, progress_line, waiting
@@ -299,8 +299,7 @@ def tables(width: int, terminal: bool, metrics: int = 10) -> list[str]:
     if terminal:
         console.width = width
     names = {f"metric_number_{number}": 1 / 3 for number in range(metrics)}
-    fit, mine = (Record(each, 0, (), np.empty(0), {1: names}, Path()) for each in ("fit", "my-loop-of-many-words"))
-    print_table(console, epoch_table(fit, [mine]))
+    print_table(console, epoch_table(recorded.reported({"fit": {1: names}, "my-loop-of-many-words": {1: names}})))
     return out.getvalue().splitlines()
 
 
@@ -324,10 +323,8 @@ def table_of(epochs: int, apart_from: int) -> str:
     fit, loop = ({epoch: {"loss": 1 / epoch} for epoch in range(1, epochs + 1)} for _ in range(2))
     for epoch in range(apart_from, epochs + 1):
         loop[epoch]["loss"] += 1e-5
-    records = (Record(name, 0, (), np.empty(0), logs, Path()) for name, logs in (("fit", fit), ("loop", loop)))
-    reference, candidate = records
     console = Console(file=out, force_terminal=True, color_system="standard", width=80, highlight=False)
-    print_table(console, epoch_table(reference, [candidate]))
+    print_table(console, epoch_table(recorded.reported({"fit": fit, "loop": loop})))
     return out.getvalue()
 
 
@@ -436,8 +433,7 @@ def test_a_name_is_printed_as_it_is_wherever_it_appears(name: str) -> None:
     out = io.StringIO()
     console = Console(file=out, width=200, highlight=False)
     say(console, f"{name} failed", style="red")
-    fit, mine = (Record(each, 0, (), np.empty(0), {1: {name: 0.5}}, Path()) for each in ("fit", name))
-    console.print(epoch_table(fit, [mine]))
+    console.print(epoch_table(recorded.reported({"fit": {1: {name: 0.5}}, name: {1: {name: 0.5}}})))
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert lines[:2] == [[shown, "failed"], ["epoch", "trainer", shown]] and lines[3] == [shown, "0.5"]
 

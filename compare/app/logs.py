@@ -61,8 +61,7 @@ def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
     comparisons = [compare_logs(reference, each, margins) for each in candidates]
     verdict = led(Verdict.of(names[0], comparisons, scope="logs"), {})
     run.save(status=FINISHED)
-    shown = [each[0] for each in records.values()]
-    return Result(folder, publish_verdict(run, verdict, shown, console, study=seeds > 1))
+    return Result(folder, publish_verdict(run, verdict, console, study=seeds > 1))
 
 
 def _notes(sides: Mapping[str, Sequence[Log]]) -> list[str]:

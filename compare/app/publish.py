@@ -9,10 +9,10 @@ from rich.console import Console
 
 from compare.check.not_finite import OF_WEIGHTS, FirstValue, led
 from compare.naming import INDEX, shown_path
-from compare.records.model import Record, RecordError
+from compare.records.model import RecordError
 from compare.records.reader import has_records, read_rows
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
-from compare.reporting import html, plots, tensorboard
+from compare.reporting import html, plots, run_files, tensorboard
 from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.live import waiting
 from compare.reporting.run_files import verdict_of
@@ -57,33 +57,24 @@ def judge_and_publish(folder: Path, console: Console, known: Sequence[str] = ())
     """Judge a run from its files, write its reports and print the last lines as ``finish``; returns the verdict."""
     with waiting(console, "judging"):
         recorded = Recorded.read(folder)
-        run, shown = recorded.run, recorded.shown
+        run = recorded.run
         inside = {name: FirstValue(**first) for name, first in (run.not_finite or {}).items()}
         verdict = led(judge(recorded, OF_WEIGHTS), inside)
     del recorded  # the pages read the records again: this memory is needed only once
-    return publish_verdict(run, verdict, shown, console, study=run.options.get("seeds", 1) > 1, known=known)
+    return publish_verdict(run, verdict, console, study=run.options.get("seeds", 1) > 1, known=known)
 
 
-def publish_verdict(
-    run: RunJson, verdict: Verdict, shown: list[Record], console: Console, *, study: bool, known: Sequence[str] = ()
-) -> str:
-    """Write the reports of a run that has been judged and print the last lines as ``finish``; returns the verdict.
-
-    ``shown`` has a record of each trainer for the table, the reference first, and is emptied.
-    """
+def publish_verdict(run: RunJson, verdict: Verdict, console: Console, *, study: bool, known: Sequence[str] = ()) -> str:
+    """Write the reports of a run that has been judged and print the last lines as ``finish``; returns the verdict."""
     folder = run.folder
     verdict.write(folder / "verdict.json")
-    reported, in_notebook = any(record.logs for record in shown), isinstance(console, NotebookConsole)
-    if reported and not in_notebook:  # where the result shows itself
-        if study:
-            print_table(console, study_table(verdict.comparisons))
-        else:
-            print_table(console, epoch_table(shown[0], [each for each in shown[1:] if any(each.logs.values())]))
-    shown.clear()  # the picture and the pages read the records again: this memory is needed only once
-    if reported:
+    files, in_notebook = run_files.read(folder), isinstance(console, NotebookConsole)
+    if files.rows and not in_notebook:  # where the result shows itself
+        print_table(console, study_table(verdict.comparisons) if study else epoch_table(files))
+    if files.rows:
         with waiting(console, "drawing"):
             plots.draw(folder)
-    files = [*publish(folder), *["comparison.png"] * reported, "metrics.csv", "verdict.json"]
+    written = [*publish(folder), *["comparison.png"] * bool(files.rows), "metrics.csv", "verdict.json"]
     if left_alone := html.left_alone(folder.parent):
         tell(console, left_alone, style="yellow")
     if in_notebook:
@@ -93,7 +84,7 @@ def publish_verdict(
                 tell(console, f"WARNING: {text}.")
         return verdict.verdict
     print_verdict(verdict, console, known, verbose=bool(run.options.get("verbose")))
-    for file in files:
+    for file in written:
         if (folder / file).exists():
             say(console, shown_path(folder / file))
     return verdict.verdict

@@ -62,6 +62,7 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
     one_seed = files.seeds <= 1
     compared = weight_pictures.compared_gaps(files)
     headings, seeds = ([], {}) if one_seed else page_tables.seed_columns(files)
+    columns, table = page_tables.epoch_rows(files) if one_seed else ([], {})
     curves = [svg.content(pictures.metric_chart(files, name)) for name in files.metrics]
     gaps = [_drawn(pictures.gap_chart(files, name) if one_seed else None) for name in files.metrics]
     return {
@@ -78,7 +79,8 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
         "truth": truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
         "charts": [*zip(curves, gaps, strict=True)],
         "margins": [svg.content(pictures.margin_chart(files, metric)) for metric in files.tested],
-        "table": page_tables.epoch_rows(files) if one_seed else {},
+        "columns": columns,
+        "table": table,
         "seed_headings": headings,
         "seed_table": seeds,
         "costs": costs,
@@ -218,17 +220,11 @@ def results(files: RunFiles) -> tuple[str, str]:
         return "No numbers", "short check only" if files.scope == "check" else "no epoch was finished"
     finished = files.finished_epochs
     epoch = min(finished.values())
-    aliases = {
-        (each.candidate, name): gap.reported_as
-        for each in files.comparisons
-        for name, gap in each.reporting.metrics.items()
-        if gap.reported_as
-    }
 
     def reached(name: str) -> dict[str, str]:
         values = {}
         for trainer in finished:
-            seeds = files.values(trainer, aliases.get((trainer, name), name)).values()
+            seeds = files.values(trainer, files.other_names.get((trainer, name), name)).values()
             if reported := [seed[epoch] for seed in seeds if epoch in seed]:
                 values[trainer] = f"{np.mean(reported):.4g}"
         return values

@@ -23,24 +23,27 @@ DEFAULTS = as_json(Training(keras=3))
 # Metrics per epoch
 
 
-def epoch_rows(files: RunFiles) -> dict[int, list[tuple[str, bool, Sequence[str]]]]:
-    """By epoch, a line for each trainer's metrics as in ``metrics.csv``, and one for their gaps to the reference.
+def epoch_rows(files: RunFiles) -> tuple[list[str], dict[int, list[tuple[str, bool, Sequence[str]]]]]:
+    """The columns, and by epoch a line for each trainer's metrics as in ``metrics.csv``, and one for their gaps.
 
-    A line has the trainer's name, or ``gap``; whether it is one; the cells. Lines without a number are left out.
+    A line has the trainer's name; whether it has the gaps to the reference; the cells. Lines without a number are left
+    out. What a candidate reports by another name is in the column of the reference's.
     """
-    names, columns = files.names, files.columns
+    names, renamed = files.names, {(trainer, other) for (trainer, _), other in files.other_names.items()}
+    columns = [c for c in files.columns if any((name, c) not in renamed and files.values(name, c) for name in names)]
     rows = {(row["trainer"], int(row["epoch"])): row for row in files.rows}
     curves = {trainer: values for (trainer, _), values in files.curves.items()}
     table: dict[int, list[tuple[str, bool, Sequence[str]]]] = {}
     for epoch in sorted({epoch for _, epoch in rows}):
         lines = table.setdefault(epoch, [])
         for name in [name for name in names if (name, epoch) in rows]:
-            lines.append((name, False, [rows[name, epoch][column] for column in columns]))
+            own = [files.other_names.get((name, column), column) for column in columns]
+            lines.append((name, False, [rows[name, epoch][column] for column in own]))
             if name != names[0] and (names[0], epoch) in rows:
-                reference, candidate = curves[names[0]], curves[name]
-                gaps = [signed_gap(reference.get(c, {}).get(epoch), candidate.get(c, {}).get(epoch)) for c in columns]
-                lines.append(("gap", True, gaps))
-    return {epoch: [line for line in lines if any(line[2])] for epoch, lines in table.items()}
+                expected = (curves[names[0]].get(column, {}).get(epoch) for column in columns)
+                actual = (curves[name].get(column, {}).get(epoch) for column in own)
+                lines.append((name, True, [*map(signed_gap, expected, actual)]))
+    return columns, {epoch: [line for line in lines if any(line[2])] for epoch, lines in table.items()}
 
 
 # Results of a study, by seed

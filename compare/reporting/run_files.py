@@ -63,10 +63,15 @@ class RunFiles:
         """The comparisons, the worst verdict first."""
         return worst_first(self.verdict)
 
+    @property
+    def trainers(self) -> list[str]:
+        """The names of the trainers that were to be compared."""
+        return list(self.run.get("trainers") or self.options["trainers"])
+
     @cached_property
     def names(self) -> list[str]:
-        """The names of the trainers, the reference first."""
-        names = list(self.run.get("trainers") or self.options["trainers"])
+        """The names of all that was trained, the reference first."""
+        names = self.trainers
         only_rows = bool(self.verdict) and bool(self.rows) and not self.comparisons
         reported = [*(row["trainer"] for row in self.rows), *(each.candidate for each in self.comparisons)]
         if not only_rows:
@@ -77,6 +82,12 @@ class RunFiles:
     @cached_property
     def columns(self) -> list[str]:
         return [name for name in (self.rows[0] if self.rows else {}) if name not in KEY_COLUMNS + TIME_COLUMNS]
+
+    @cached_property
+    def other_names(self) -> dict[tuple[str, str], str]:
+        """By trainer and column, the other name under which that trainer reported what the reference did."""
+        compared = [(each.candidate, each.reporting.metrics) for each in self.comparisons if not each.against]
+        return {(who, name): gap.reported_as for who, gaps in compared for name, gap in gaps.items() if gap.reported_as}
 
     @cached_property
     def metrics(self) -> list[str]:

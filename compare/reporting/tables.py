@@ -10,33 +10,27 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from compare.records.metrics_csv import shortest
-from compare.records.model import Record
-from compare.reporting.numbers import difference, interval, signed_gap
+from compare.reporting.numbers import difference, interval
+from compare.reporting.page_tables import epoch_rows
+from compare.reporting.run_files import RunFiles
 from compare.reporting.terminal import columns_of, tell, verbatim
-from compare.verdict.exact import metric_names, named_as
 from compare.verdict.model import Comparison
 
 MOST_EPOCHS = 12
 """A table of more epochs than these is shortened."""
 
 
-def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
+def epoch_table(files: RunFiles) -> Table:
     """The table of every trainer's reported metrics per epoch, and their gaps to the reference.
 
-    What a candidate reports by another name is in the column of the reference's. Of many epochs, it shows the first,
-    the last, every n-th and the first with a gap; its caption says so.
+    Of many epochs, it shows the first, the last, every n-th and the first with a gap; its caption says so.
     """
-    candidates = [named_as(reference, record) for record in candidates]
-    metrics = list(dict.fromkeys(name for record in [reference, *candidates] for name in metric_names(record)))
+    metrics, lines_of = epoch_rows(files)
     blocks: dict[int, list[list[str]]] = {}
-    for epoch in sorted(set().union(*(record.logs for record in [reference, *candidates]))):
-        expected = reference.logs.get(epoch, {})
-        blocks[epoch] = [[str(epoch), reference.trainer, *(_cell(expected.get(name)) for name in metrics)]]
-        for record in candidates:
-            actual = record.logs.get(epoch, {})
-            gaps = [signed_gap(expected.get(name), actual.get(name)) for name in metrics]
-            blocks[epoch] += [["", record.trainer, *(_cell(actual.get(name)) for name in metrics)], ["", GAP, *gaps]]
+    for epoch, lines in lines_of.items():
+        block = blocks.setdefault(epoch, [])
+        for name, is_gap, cells in [line for line in lines if line[0] in files.trainers]:
+            block.append(["" if block else str(epoch), GAP if is_gap else name, *map(_cell, cells)])
     every = next(n for n in (b * 10**e for e in count() for b in (1, 2, 5)) if len(blocks) <= n * MOST_EPOCHS)
     differing = (
         epoch for epoch, rows in blocks.items() if any({*row[2:]} - {"", "0"} for row in rows if row[1] == GAP)
@@ -113,7 +107,6 @@ def print_table(console: Console, table: Table) -> None:
         tell(console, f"{table.caption}.")
 
 
-def _cell(value: float | None) -> str:
+def _cell(text: str) -> str:
     """A number as it is, or, where that is much longer than a float32, to the nine digits that tell those apart."""
-    text = "" if value is None else shortest(value)
-    return text if value is None or len(text) <= LONGEST else f"{value:.9g}"
+    return text if len(text) <= LONGEST else f"{float(text):.9g}"
