@@ -318,14 +318,22 @@ def test_the_timeline_is_zero_until_they_part_and_not_after(tmp_path: Path) -> N
     assert float(told["epoch 3, step 4"]["mine − fit"]) == pytest.approx(7e-3 * 2**0.5, rel=1e-2)
 
 
+def timeline_of(files: RunFiles) -> dict[str, Any]:
+    """What is drawn of the weight gaps of a run."""
+    chart = weight_pictures.timeline(files, weight_pictures.compared_gaps(files))
+    assert chart is not None
+    return svg.content(chart)
+
+
 def test_step_n_is_drawn_at_n_and_the_initial_weights_at_0(tmp_path: Path) -> None:
-    page = page_model.page_of(two(tmp_path / "run", epochs=1, steps=15, off_from=5))
-    overlaid = overlaid_gaps([("run", page["files"])])
-    assert page["timeline"] is not None and overlaid is not None
+    files = run_files.read(two(tmp_path / "run", epochs=1, steps=15, off_from=5))
+    (strip,) = weight_pictures.strips(files, weight_pictures.compared_gaps(files))
+    overlaid = overlaid_gaps([("run", files)])
+    assert overlaid is not None
     together = svg.content(overlaid)
     of_run = {0: "before the first step", **{n: f"step {n} of the run" for n in range(1, 16)}}
     of_epoch = {0: "before the first step", **{n: f"epoch 1, step {n}" for n in range(1, 16)}}
-    for chart, names in ((page["timeline"], of_epoch), (page["strips"][0], of_epoch), (together, of_run)):
+    for chart, names in ((timeline_of(files), of_epoch), (strip, of_epoch), (together, of_run)):
         stops = {name: at for at, name, _ in chart["stops"]}
         assert list(stops) == list(names.values())
         ticks = {int(text): at for at, text in chart["x_ticks"]}
@@ -355,8 +363,8 @@ def test_the_gaps_of_a_side_that_accumulates_gradients_are_those_of_the_updates_
 
 
 def test_an_epoch_starts_with_its_first_step(tmp_path: Path) -> None:
-    timeline = page_model.page_of(recorded.different(tmp_path / "run"))["timeline"]
-    assert timeline is not None and timeline["x_name"] == "start of epoch"
+    timeline = timeline_of(run_files.read(recorded.different(tmp_path / "run")))
+    assert timeline["x_name"] == "start of epoch"
     stops = {name: at for at, name, _ in timeline["stops"]}
     starts = {text: stops[f"epoch {text}, step 1"] for text in ("1", "2", "3")}
     assert {text: at for at, text in timeline["x_ticks"]} == pytest.approx(starts, abs=0.001)
@@ -390,8 +398,9 @@ def layered(folder: Path, names: Sequence[str], from_step: Mapping[str, int], st
 
 
 def strip_of(folder: Path) -> dict[str, Any]:
-    (strip,) = page_model.page_of(folder)["strips"]
-    return dict(strip)
+    files = run_files.read(folder)
+    (strip,) = weight_pictures.strips(files, weight_pictures.compared_gaps(files))
+    return strip
 
 
 def test_the_strip_shows_which_layer_differs_first(tmp_path: Path) -> None:
@@ -435,8 +444,7 @@ def test_a_weight_that_is_not_finite_has_a_shade_of_its_own(tmp_path: Path) -> N
 
 
 def test_readers_can_zoom_to_the_steps_around_the_first_difference(tmp_path: Path) -> None:
-    timeline = page_model.page_of(two(tmp_path / "run", epochs=2, steps=3000, off_from=4321))["timeline"]
-    assert timeline is not None
+    timeline = timeline_of(run_files.read(two(tmp_path / "run", epochs=2, steps=3000, off_from=4321)))
     stops = {name: x for x, name, _ in timeline["stops"]}
     _, hundred, ten = timeline["views"]
     assert ten["name"] == "First difference ± 10 steps" and ten["x_name"] == "step of epoch 2"
@@ -736,7 +744,7 @@ def test_the_list_shows_names_that_no_cause_is_known_and_the_page_of_several_run
 def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) -> None:
     for name, epochs in (("short", 2), ("long", 8)):
         two(tmp_path / name, epochs=epochs)
-    runs = [(name, page_model.page_of(tmp_path / name)["files"]) for name in ("short", "long")]
+    runs = [(name, run_files.read(tmp_path / name)) for name in ("short", "long")]
     for chart, lengths in ((pictures.overlaid_metric(runs, "loss"), [2, 8]), (overlaid_gaps(runs), [8, 32])):
         assert chart is not None
         content = svg.content(chart)
@@ -1165,7 +1173,8 @@ def test_a_study_is_labelled_by_seed_and_shows_the_margin(tmp_path: Path) -> Non
     folder = recorded.inconclusive(tmp_path / "run")
     page = Page(folder / "report.html")
     assert "Weight gap after every step, seed 0" in page.text and "Seed 0: Epoch 1, step 2" in page.text
-    (margin,) = page_model.page_of(folder)["margins"]
+    files = run_files.read(folder)
+    (margin,) = (svg.content(pictures.margin_chart(files, metric)) for metric in files.tested)
     told = {name: {who: text for who, text, *_ in rows} for _, name, rows in margin["stops"]}
     assert told["epoch 3"]["loop, mean"] == "+3% (90% interval -1% to +7%): inconclusive"
     assert {f"loop, seed {seed}": "+11%" for seed in range(3)}.items() <= told["epoch 3"].items()
@@ -1262,7 +1271,8 @@ def test_a_trainer_that_failed_leaves_no_empty_charts(tmp_path: Path) -> None:
     assert "Nothing has been compared." in page.text and "no timeline" not in page.text
     assert page.text.count("ValueError: no") == page.text.count("fix your trainer mine") == 1
     assert not [heading for heading in page.headings if "gap to" in heading]
-    assert all(gap is None for _, gap in page_model.page_of(folder)["charts"])
+    files = run_files.read(folder)
+    assert all(pictures.gap_chart(files, name) is None for name in files.metrics)
 
 
 def test_a_page_says_why_there_is_no_timeline(tmp_path: Path) -> None:

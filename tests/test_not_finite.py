@@ -19,8 +19,7 @@ from compare.check.stages import locate
 from compare.check.step_values import relative_gap
 from compare.records.model import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
 from compare.reporting.numbers import differing_numbers, signed_gap
-from compare.reporting.page_comparison import comparison_view
-from compare.reporting.run_files import RunFiles
+from compare.reporting.page_comparison import variables
 from compare.reporting.sentences import sentence, stops, warning
 from compare.verdict.exact import compare_records, noise_start, within_rounding
 from compare.verdict.judge import Pair, with_noise, with_study
@@ -443,9 +442,8 @@ def test_a_comparison_without_such_values_says_nothing_of_them() -> None:
 def test_variables_whose_gap_is_no_number_come_first_on_the_page() -> None:
     gaps = tuple(DifferingVariable(name, gap) for name, gap in (("a", 0.0), ("b", None), ("c", 2.0)))
     training = Training("different", None, None, 1, differing_variables=gaps)
-    files = RunFiles(Path(), {"options": {}, "trainers": ["fit", "loop"]}, None, [], {}, [])
-    view = comparison_view(Comparison("loop", training, Reporting(None, {})), "", files, "")
-    assert [each.name for each in view["variables"]] == ["b", "c", "a"]
+    found = variables(Comparison("loop", training, Reporting(None, {})))
+    assert [each.name for each in found] == ["b", "c", "a"]
 
 
 def test_an_array_without_numbers_is_shown_by_its_size() -> None:

@@ -20,6 +20,8 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from compare.check import stage_views
+from compare.check.causes import CATALOGUE
 from compare.engine.preflight import CANNOT_RUN
 from compare.errors import RequestError
 from compare.naming import INDEX, TOGETHER, label, log_name, printable, shown_path, with_folders
@@ -27,11 +29,21 @@ from compare.records.codec import decode
 from compare.records.files import replace_file
 from compare.records.model import RecordError, read_file
 from compare.records.run_json import identity_of, read_run
-from compare.reporting import svg
-from compare.reporting.numbers import difference, interval
+from compare.reporting import (
+    gaps,
+    numbers,
+    page_comparison,
+    page_model,
+    page_tables,
+    pictures,
+    run_files,
+    sentences,
+    svg,
+    weight_pictures,
+)
 from compare.reporting.page_model import ANSWERS, beginning, page_of, results
-from compare.reporting.page_tables import compared_options, default_row, replicas_of
-from compare.reporting.pictures import FEWEST, overlaid_metric
+from compare.reporting.page_tables import compared_options, default_row, option_rows, replicas_of
+from compare.reporting.pictures import overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of, word_of
 from compare.reporting.sentences import only_beside
 from compare.reporting.weight_pictures import overlaid_gaps
@@ -148,15 +160,15 @@ def refuse_foreign(folder: Path) -> None:
 def write_together(folders: Sequence[Path], to: Path) -> Path:
     """Writes a page with several runs side by side: their verdicts, curves in common charts, costs and options."""
     pages = [page_of(folder, to.parent) for folder in folders]
-    runs = [(page["files"].folder.name, page["files"]) for page in pages]
+    runs = [(page.files.folder.name, page.files) for page in pages]
     names = dict.fromkeys(name for _, files in runs for name in files.metrics)
     timeline = overlaid_gaps(runs)
     drawn = {line.key for line in timeline.series} if timeline else set()
     content = {
         "pages": pages,
-        "differing": _differing([page["options"] for page in pages]),
-        "charts": [svg.content(overlaid_metric(runs, name)) for name in names],
-        "timeline": timeline and svg.content(timeline),
+        "differing": _differing([option_rows(files.run) for _, files in runs]),
+        "charts": [overlaid_metric(runs, name) for name in names],
+        "timeline": timeline,
         "without": [name for i, (name, _) in enumerate(runs) if f"r{i}" not in drawn],
         "validation": any(column.startswith("val_") for _, files in runs for column in files.columns),
     }
@@ -191,7 +203,10 @@ def _render(template: str, to: Path, content: Mapping[str, Any]) -> Path:
 
 @cache
 def environment() -> jinja2.Environment:
-    """The Jinja2 environment: values are escaped, and an unknown name in a template is an error."""
+    """The Jinja2 environment: values are escaped, and an unknown name in a template is an error.
+
+    Templates call the functions of the modules that derive from a run's files what a page shows.
+    """
     created = jinja2.Environment(
         loader=jinja2.PackageLoader("compare.reporting"),
         autoescape=True,
@@ -200,7 +215,9 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,  # not Markup, which is escaped text
     )
-    created.globals |= {"answers": ANSWERS, "difference": difference, "interval": interval, "fewest": FEWEST}
+    called = (gaps, numbers, page_comparison, page_model, page_tables, pictures, run_files, sentences, stage_views, svg)
+    created.globals |= {each.__name__.rpartition(".")[2]: each for each in (*called, weight_pictures)}
+    created.globals |= {"answers": ANSWERS, "catalogue": CATALOGUE, "identity_of": identity_of}
     script = read_file(Path(__file__).parent / "templates" / "script.js").decode()
     created.globals["script"] = Markup(script)
     created.globals["script_hash"] = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -326,4 +343,5 @@ def notebook(folder: Path) -> str:
         content = b"" if path.is_symlink() else read_file(path, MOST_OF_PICTURE)
         if content.startswith(PNG):
             picture = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-    return environment().get_template("notebook.html").render(page=page, picture=picture, path=str(folder))
+    with usable(folder):
+        return environment().get_template("notebook.html").render(page=page, picture=picture, path=str(folder))

@@ -4,55 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-from urllib.parse import quote
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
-from compare.check.stage_views import stage_sentence, stage_views
 from compare.records.model import INITIAL
 from compare.reporting import sentences
-from compare.reporting.gaps import reference_name
-from compare.reporting.numbers import differing_numbers
 from compare.reporting.run_files import RunFiles
 from compare.verdict.findings import Finding
-from compare.verdict.model import Comparison, Difference
+from compare.verdict.model import Comparison, DifferingVariable
 
 
-def comparison_view(entry: Comparison, said: str, files: RunFiles, stories: str) -> dict[str, Any]:
-    """One candidate compared with its reference; a text is empty if there is nothing to say.
-
-    ``stages`` are those of the step where they diverge, as far as they were seen; of ``causes``, ``known`` is the entry
-    in the catalogue, or None, ``seen`` what of it is seen in the run's own numbers, and ``link`` where its story is.
-    """
-    training, reference = entry.training, files.names[0]
-    first, advice = training.first_difference, sentences.advice_on_numbers(entry)
-    return {
-        "entry": entry,
-        "reference": reference_name(entry, reference),
-        "sentence": f"{said}.",
-        "basis": _basis(entry, files),
-        "where": sentences.where(entry),
-        "causes": [_named_cause(cause, entry, files, stories) for cause in entry.causes],
-        "numbers": differing_numbers(entry.reporting.metrics) if advice else "",
-        "advice": advice,
-        "only_beside": sentences.only_beside(entry),
-        "hides": sentences.more_may_follow(entry, files.scope),
-        "reason": training.reason if entry.weights_seen else "",  # else it is in the sentence
-        "before": _before(first, alone=any(each.alone for each in entry.not_finite)),
-        # The largest gap first; what is not a number is larger.
-        "variables": sorted(
-            training.differing_variables, key=lambda each: -math.inf if each.gap is None else -each.gap
-        ),
-        "stages": stage_views(entry),
-        "stages_step": "a step of the short check" if entry.stages_at else "that step",
-        "stage_sentence": stage_sentence(entry, reference),
-        "warning": sentences.warning(entry, reference),
-    }
+def variables(entry: Comparison) -> list[DifferingVariable]:
+    """The variables that differ where the two diverge: the largest gap first; what is not a number is larger."""
+    return sorted(entry.training.differing_variables, key=lambda each: -math.inf if each.gap is None else -each.gap)
 
 
-def _before(first: Difference | None, *, alone: bool) -> str:
+def before(entry: Comparison) -> str:
     """What is known of the steps before the first difference; empty if there are none."""
+    first, alone = entry.training.first_difference, any(each.alone for each in entry.not_finite)
     if not first or not first.step:
         return ""
     equal = first.equal_before
@@ -63,20 +32,14 @@ def _before(first: Difference | None, *, alone: bool) -> str:
     return f"Before that, {'all weights are equal, bit for bit' if equal else 'the weights differ by rounding only'}."
 
 
-def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: str) -> dict[str, Any]:
-    known, reference, seen = CATALOGUE.get(cause.id), files.names[0], ""
-    if known and files.scope != "check":
-        seen = _numbers(entry, cause.metrics, files) if known.kind == REPORTING else _weights(entry, files)
-    return {
-        "found": cause,
-        "seen": seen,
-        "known": known,
-        "link": f"{quote(stories)}#{quote(cause.id)}" if stories and known else "",
-        "of_reference": cause.side == reference,
-    }
+def in_this_run(cause: Finding, entry: Comparison, files: RunFiles) -> str:
+    """What is seen of a cause in the run's own numbers; empty if nothing is."""
+    if cause.id not in CATALOGUE or files.scope == "check":
+        return ""
+    return _numbers(entry, cause.metrics, files) if CATALOGUE[cause.id].kind == REPORTING else _weights(entry, files)
 
 
-def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
+def basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     """What the verdict is based on: (heading, sentence) pairs."""
     if entry.failure:
         return []  # the sentence says it
@@ -85,11 +48,11 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
         weights = _basis_of_weights(entry, files.scope)
     causes = [_cause_in_short(cause, entry) for cause in entry.causes]
     measured = [("Measured", f"{text}.") for text in entry.evidence or () if sentences.only_beside(entry)]
-    basis = [*measured, *causes, *weights, *_basis_of_numbers(entry, files.scope)]
+    based = [*measured, *causes, *weights, *_basis_of_numbers(entry, files.scope)]
     if (study := entry.study) and entry.verdict != "identical":
         text = f"The verdict on the paired differences of {study.seeds} seeds is {study.verdict}; see below."
-        basis.append(("Seeds", text))
-    return basis
+        based.append(("Seeds", text))
+    return based
 
 
 def _cause_in_short(cause: Finding, entry: Comparison) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import base64
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -16,12 +17,9 @@ import numpy as np
 from compare.naming import label, log_name, some
 from compare.records.model import read_file
 from compare.records.reader import has_records
-from compare.records.run_json import identity_of
-from compare.reporting import page_tables, pictures, run_files, svg, weight_pictures
-from compare.reporting.charts import Chart
-from compare.reporting.page_comparison import comparison_view
+from compare.reporting import page_tables, run_files
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import advice_on_numbers, only_beside, truth_sentence, where, with_sentences
+from compare.reporting.sentences import advice_on_numbers, only_beside, where
 from compare.verdict.model import Comparison
 from compare.verdict.outcomes import ALIKE, DIFFERENT
 
@@ -46,64 +44,39 @@ EMBEDDED = {"metrics.csv": "text/csv", "verdict.json": "application/json", "run.
 """The files that the page contains, so that it is whole when it is mailed alone, with their media types."""
 
 
-def page_of(folder: Path, beside: Path | None = None) -> dict[str, Any]:
-    """Derives the content of a run's page, which the templates read, for a page in a folder: by default the run's."""
-    files = run_files.read(folder)
-    with run_files.usable(folder):
-        return _page(files, beside or folder)
+@dataclass(frozen=True)
+class Page:
+    """What the templates are given of a run, for a page in the folder ``beside``."""
+
+    files: RunFiles
+    beside: Path
+
+    @property
+    def title(self) -> str:
+        return self.files.run.get("title") or label(self.files.options["experiment"], "experiment")
+
+    @property
+    def stories(self) -> str:
+        """The address of the page with the stories of all causes; empty if there is none."""
+        return quote(os.path.relpath(TRAPS, self.beside.resolve())) if TRAPS.exists() else ""
+
+    @property
+    def report(self) -> str:
+        """The address of the run's own page."""
+        return quote(os.path.relpath(self.files.folder / "report.html", self.beside))
 
 
-def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
-    run, verdict = files.run, files.verdict
-    stories = os.path.relpath(TRAPS, beside.resolve()) if TRAPS.exists() else ""
-    costs = page_tables.cost_rows(files)
-    told = with_sentences(files.comparisons, files.names[0])
-    command, command_note = page_tables.repeat_command(run)
-    one_seed = files.seeds <= 1
-    compared = weight_pictures.compared_gaps(files)
-    headings, seeds = ([], {}) if one_seed else page_tables.seed_columns(files)
-    columns, table = page_tables.epoch_rows(files) if one_seed else ([], {})
-    curves = [svg.content(pictures.metric_chart(files, name)) for name in files.metrics]
-    gaps = [_drawn(pictures.gap_chart(files, name) if one_seed else None) for name in files.metrics]
-    return {
-        "files": files,
-        "title": run.get("title") or label(files.options["experiment"], "experiment"),
-        "answer": _answer(files),
-        "comparisons": [comparison_view(entry, said, files, stories) for entry, said in told],
-        "finished": ", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
-        "summary": summary(files, costs),
-        "timeline": _drawn(weight_pictures.timeline(files, compared)),
-        "no_timeline": _no_timeline(files),
-        "strips": weight_pictures.strips(files, compared),
-        "unit": weight_pictures.unit_of(compared),
-        "truth": truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
-        "charts": [*zip(curves, gaps, strict=True)],
-        "margins": [svg.content(pictures.margin_chart(files, metric)) for metric in files.tested],
-        "columns": columns,
-        "table": table,
-        "seed_headings": headings,
-        "seed_table": seeds,
-        "costs": costs,
-        "cost_headings": page_tables.cost_headings(costs, files.scope),
-        "parallel_note": page_tables.parallel_note(run),
-        "seconds": _drawn(pictures.seconds_chart(files)),
-        "options": page_tables.option_rows(run),
-        "command": command,
-        "command_note": command_note,
-        "sources": run_files.sources(files.folder),
-        "identity": identity_of(files.folder) or "",
-        "links": [name for name in (*FILES, *map(log_name, files.names)) if (files.folder / name).exists()],
-        "downloads": [_download(files.folder / name) for name in EMBEDDED if (files.folder / name).is_file()],
-        "report": quote(os.path.relpath(files.folder / "report.html", beside)),
-        "stories": quote(stories),
-    }
+def page_of(folder: Path, beside: Path | None = None) -> Page:
+    """A run for a page in a folder, by default the run's."""
+    return Page(run_files.read(folder), beside or folder)
 
 
-def _drawn(chart: Chart | None) -> dict[str, Any] | None:
-    return None if chart is None else svg.content(chart)
+def links(files: RunFiles) -> list[str]:
+    """The files of a run that its page links to."""
+    return [name for name in (*FILES, *map(log_name, files.names)) if (files.folder / name).exists()]
 
 
-def _no_timeline(files: RunFiles) -> str:
+def no_timeline(files: RunFiles) -> str:
     if all(each.failure for each in files.comparisons):
         return "Nothing has been compared" + " yet" * (not files.comparisons) + "."
     if files.scope == "check":
@@ -115,13 +88,17 @@ def _no_timeline(files: RunFiles) -> str:
     return "There is no timeline: the two have no weights in common, after the same step, that could be compared."
 
 
-def _download(path: Path) -> tuple[str, str, str]:
-    """A file that the page contains: its name, the name to save it under, and its address, a data URI."""
-    content = base64.b64encode(read_file(path)).decode()
-    return path.name, f"{path.resolve().parent.name}-{path.name}", f"data:{EMBEDDED[path.name]};base64,{content}"
+def downloads(files: RunFiles) -> list[tuple[str, str, str]]:
+    """The files that the page contains: the name, the name to save it under, and the address, a data URI."""
+    contained = []
+    for path in [files.folder / name for name in EMBEDDED if (files.folder / name).is_file()]:
+        content = base64.b64encode(read_file(path)).decode()
+        save_as = f"{path.resolve().parent.name}-{path.name}"
+        contained.append((path.name, save_as, f"data:{EMBEDDED[path.name]};base64,{content}"))
+    return contained
 
 
-def _answer(files: RunFiles) -> str:
+def answer(files: RunFiles) -> str:
     """The answer to "Do they train alike?" in a few words."""
     if files.interrupted and files.verdict_word in ("identical", "alike"):
         return "Yes, up to the interruption."
