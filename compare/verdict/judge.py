@@ -164,12 +164,11 @@ def with_noise(
     if start is None or not twins:
         return comparison
     noise = measure(reference, candidate, twins, start, anchor)
-    comparison = replace(comparison, training=replace(comparison.training, noise=noise))
+    comparison = comparison.with_training(noise=noise)
     if noise.explains:
-        training, reporting = replace(comparison.training, verdict=ALIKE), comparison.reporting
-        moved = metrics_beyond(reference, candidate, twins, anchor or reference)
+        reporting, moved = comparison.reporting, metrics_beyond(reference, candidate, twins, anchor or reference)
         reporting = replace(reporting, unexplained=tuple(name for name in reporting.unexplained if name in moved))
-        return replace(comparison, training=training, reporting=reporting)
+        return replace(comparison.with_training(verdict=ALIKE), reporting=reporting)
     if not noise.reproduced:
         name = (anchor or reference).trainer
         return comparison.undecided(
@@ -209,11 +208,10 @@ def with_study(comparison: Comparison, study: Study, known_cause: bool) -> Compa
 
     If the weights are not identical, the study decides the training verdict, unless the cause is known.
     """
-    training = comparison.training
-    if training.verdict != IDENTICAL and not known_cause:
-        training = replace(training, verdict=study.verdict)
+    if comparison.training.verdict != IDENTICAL and not known_cause:
+        comparison = comparison.with_training(verdict=study.verdict)
     reporting = replace(comparison.reporting, unexplained=())  # the study compares them
-    return replace(comparison, training=training, reporting=reporting, study=study).held_different()
+    return replace(comparison, reporting=reporting, study=study).held_different()
 
 
 def pairs(recorded: Recorded) -> list[Pair]:
@@ -365,8 +363,7 @@ def _with_check(comparison: Comparison, checked: Comparison | None, *, scripts: 
     if comparison.training.verdict != DIFFERENT or checked.stages is None:
         return found
     if checked.stages_at is not None:  # seen in the run itself, in the step where it diverges
-        training = replace(comparison.training, first_difference=checked.stages_at)
-        return replace(found, training=training, stages=checked.stages)
+        return replace(found.with_training(first_difference=checked.stages_at), stages=checked.stages)
     at = None if scripts else checked.training.first_difference
     return replace(found, stages=checked.stages, stages_at=at)
 
@@ -379,7 +376,7 @@ def _with_variables(comparison: Comparison, pair: Pair) -> Comparison:
     place = first.weights or first
     variables = exact.differing_at(pair.reference, pair.candidate, (place.epoch, place.step or INITIAL))
     variables = variables or comparison.training.differing_variables
-    return replace(comparison, training=replace(comparison.training, differing_variables=variables))
+    return comparison.with_training(differing_variables=variables)
 
 
 def _so_far(pair: Pair, epochs: int | None) -> SoFar | None:
@@ -400,7 +397,7 @@ def with_located(comparison: Comparison, checked: Comparison | None) -> Comparis
     if found is None or (comparison.weights_alone is not None and not (same and found.stage)):
         return comparison  # which may be led by the first value that is not finite
     if unsure:
-        training = replace(comparison.training, max_weight_gap=None, first_difference=None, noise=None)
-        return replace(comparison, training=replace(training, differing_variables=())).undecided(reason)
+        nowhere = dict.fromkeys(("max_weight_gap", "first_difference", "noise"))
+        return comparison.with_training(**nowhere, differing_variables=()).undecided(reason)
     first, reason = replace(found, equal_before=same), reason or comparison.training.reason
-    return replace(comparison, training=replace(comparison.training, first_difference=first, reason=reason))
+    return comparison.with_training(first_difference=first, reason=reason)

@@ -37,7 +37,7 @@ def compare_logs(reference: Sequence[Record], candidate: Sequence[Record], margi
     seed = pairs[compared.index(shown)][0].seed
     tested = study(*in_common(pairs), margins)
     if shown.training.verdict != ALIKE:
-        shown = replace(shown, training=replace(shown.training, verdict=tested.verdict))
+        shown = shown.with_training(verdict=tested.verdict)
     return replace(shown, seed=seed, study=tested)
 
 

@@ -247,6 +247,9 @@ class Comparison:
         number = self.number_alone
         return self.weights_alone or (number if number is not None and number.metric == "loss" else None)
 
+    def with_training(self, **changes: Any) -> Comparison:
+        return replace(self, training=replace(self.training, **changes))
+
     def held_different(self) -> Comparison:
         """The comparison, different wherever a value is not finite on one side only, whatever other evidence says."""
         training, reporting = self.training, self.reporting
@@ -270,7 +273,7 @@ class Comparison:
         since = exact.since_step if exact is not None and same else None
         before = exact is None or (same and exact.equal_before)
         first = Difference(found.epoch, found.step, since, stage, where if stage else None, equal_before=before)
-        return replace(self, training=replace(self.training, first_difference=first))
+        return self.with_training(first_difference=first)
 
     @property
     def told(self) -> set[str]:
@@ -280,7 +283,7 @@ class Comparison:
 
     def undecided(self, reason: str) -> Comparison:
         """The comparison without a verdict on the weights."""
-        return replace(self, training=replace(self.training, verdict=INCONCLUSIVE, reason=reason))
+        return self.with_training(verdict=INCONCLUSIVE, reason=reason)
 
     def settled(self) -> Comparison:
         """The comparison as it is written: what the verdict on its numbers means for each of them is said there."""
