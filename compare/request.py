@@ -102,7 +102,7 @@ class Request:
         shown="made from the options",
         may_change=True,
     )
-    quiet: bool = RESULTS.switch("print errors only", may_change=True)
+    quiet: bool = RESULTS.switch("print errors only, and a verdict that is not good", may_change=True)
     verbose: bool = RESULTS.switch(
         "also print versions, checksums and other details",
         more="the variables that differ first, and what could not be examined",

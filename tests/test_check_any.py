@@ -42,6 +42,7 @@ EXPERIMENTS = {
     "words": lambda: tasks.words(validation=400),
     "stops": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [stop_after_one_epoch()]),
     "restores": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [restore_the_first()]),
+    "lowers": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [lower_rate()]),
     "bfloat16": lambda: tasks.experiment(train=200, validation=400, build_model=lambda: half("mixed_bfloat16")),
     "float16": lambda: tasks.experiment(train=200, validation=400, build_model=lambda: half("mixed_float16")),
 }
@@ -63,6 +64,13 @@ def stop_after_one_epoch():
             self.model.stop_training = True
 
     return Stop()
+
+
+def lower_rate():
+    """From the first epoch on."""
+    import tensorflow as tf
+
+    return tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.01)
 
 
 def restore_the_first():
@@ -182,14 +190,17 @@ class Deaf(compare.CustomLoop):
         super().train(run)
 
 
+# Keras's own, where a callback reads the learning rate.
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "measured"),
     [
         ("stops", {"kind": "ended", "callbacks": ["Stop"], "expected": 1, "side": "deaf", "epochs": 2}),
+        ("lowers", {"kind": "callbacks-set-rate", "callbacks": ["LearningRateScheduler"], "step": 1}),
         pytest.param("restores", {"kind": "changed-after-training", "callbacks": ["Restore"]}, marks=pytest.mark.slow),
     ],
 )
-def test_a_loop_without_the_callbacks_that_end_training_is_different(tensorflow, name, measured):
+def test_a_loop_without_the_callbacks_that_change_training_is_different(tensorflow, name, measured):
     report = checker(name, 1).check(Deaf())
     assert_named(report, ["callbacks-missing"])
     assert report.training[0].measurements.items() >= measured.items()

@@ -980,14 +980,41 @@ raise SystemExit(cli.command([]))
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
-@pytest.mark.parametrize(("verdict", "told"), [("not-comparable", True), ("different", False), ("identical", False)])
-def test_a_side_that_cannot_run_is_an_error_that_quiet_does_not_hide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: str, told: bool
+@pytest.mark.parametrize(("verdict", "out", "err"), [
+    ("not-comparable", "", "compare.py: fit cannot run\n"), ("different", "fit cannot run\n/a/report.html\n", ""),
+    ("identical", "", ""), ("alike", "", ""),
+])  # fmt: skip
+def test_quiet_hides_neither_an_error_nor_a_verdict_that_is_not_good(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verdict: str,
+    out: str,
+    err: str,
 ) -> None:
     monkeypatch.setattr("compare.app.session.carry_out", lambda options, folder, *_, **__: Result(folder, verdict))
     monkeypatch.setattr(Result, "__str__", lambda _: "fit cannot run\n/a/report.html")
     cli.main(["--reports", str(tmp_path), "--quiet"])
-    assert capsys.readouterr().err == "compare.py: fit cannot run\n" * told
+    assert capsys.readouterr() == (out, err)
+
+
+@pytest.mark.parametrize(("verdict", "status"), [("different", 1), ("not-comparable", 3), (None, 3)])
+def test_the_exit_status_is_that_of_the_verdict_also_where_a_trainer_has_raised(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verdict: str | None,
+    status: int,
+) -> None:
+    def raises(*_: object, **__: object) -> None:
+        raise ValueError("no such layer")
+
+    monkeypatch.setattr("compare.app.session.carry_out", raises)
+    monkeypatch.setattr("compare.records.run_json.RunJson.read", lambda _: Mock(failures=[]))
+    found = None if verdict is None else Mock(verdict=verdict)
+    monkeypatch.setattr("compare.reporting.run_files.verdict_of", lambda _: found)
+    assert cli.main(["--reports", str(tmp_path)]) == status
+    assert "no such layer" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

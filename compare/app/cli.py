@@ -28,7 +28,7 @@ from compare.modes import Logs, Trained
 from compare.naming import absolute, shown_path
 from compare.request import Request, Task
 from compare.user_errors import describe
-from compare.verdict.outcomes import NOT_COMPARABLE
+from compare.verdict.outcomes import DIFFERENT, EXIT_STATUS, NOT_COMPARABLE
 
 PATIENCE = 5.0
 """Seconds that threads of user code, and after an interruption its ``atexit`` functions, have to end."""
@@ -203,6 +203,7 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
     from compare.app.cluster_session import take_part  # noqa: PLC0415 (lazy)
     from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
     from compare.records.run_json import RunJson  # noqa: PLC0415 (lazy: needs packages)
+    from compare.reporting.run_files import verdict_of  # noqa: PLC0415 (lazy: needs packages)
 
     processes.take_forks_along()
     console = standard_streams.console(quiet=options.quiet)
@@ -221,7 +222,13 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
             printed = [each["side"] for each in RunJson.read(folder).failures or () if each["error"] == text]
             if printed and seen_once:  # in the same terminal, when it was raised
                 text = f"{printed[0]} failed"
-            raise NoVerdictError(f"{text} (traceback in {shown_path(folder)}/tensorflow.log)") from error
+            text = f"{text} (traceback in {shown_path(folder)}/tensorflow.log)"
+            verdict = verdict_of(folder)
+            if verdict is not None and verdict.verdict == DIFFERENT:  # that of another trainer
+                return fail(program(), text, EXIT_STATUS[DIFFERENT])
+            raise NoVerdictError(text) from error
     if options.quiet and result.verdict == NOT_COMPARABLE:
         return fail(program(), str(result).partition("\n")[0], result.exit_status)
+    if options.quiet and result.exit_status:
+        print(result, file=forgiving(sys.stdout))
     return result.exit_status

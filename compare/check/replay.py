@@ -39,7 +39,7 @@ from compare.check.replay_parts import (
 from compare.engine.building import own_policy, scalars
 from compare.engine.fingerprints import distributed
 from compare.engine.insides_tensorflow import own_graph
-from compare.engine.keras_generation import CONVERTS_STEPS, compiled_loss, fix_dropout
+from compare.engine.keras_generation import CONVERTS_STEPS, compiled_loss, fix_dropout, learning_rate
 from compare.engine.preflight import split_sizes
 from compare.experiment import Experiment
 from compare.patching import patch, undone
@@ -159,6 +159,11 @@ class Replay:
             weights = [(weights or {}).get(name, 1.0) for name in names]
         given = weights if tf.nest.is_nested(weights) else [weights] * len(names)
         return tuple(names), tuple(float(weight) for weight in given)
+
+    @property
+    def initial_rate(self) -> float:
+        """The learning rate that the experiment's optimizer begins with."""
+        return float(learning_rate(self._optimizer))
 
     def scheduled(self, step: int) -> float | None:
         """The learning rate of the experiment's schedule at a step, from 0; None without a schedule."""

@@ -225,13 +225,15 @@ def _kind_of_rates(case: Case, update: Update) -> tuple[str, Variant] | None:
     if stays and not case.observation.optimizers:
         return None
     scheduled = isinstance(case.optimizers[1][1].get("learning_rate"), dict)
-    if not stays:
-        numbers = {"learning_rate": rates[i], "expected": expected[i], "step": i + 1}
-        cause, seen = "optimizer-differs", Measurement.of("learning-rate", **numbers, **_pattern(case, rates, expected))
-    elif (callbacks := setting_rate(case.callbacks)) and not scheduled and not case.observation.sets_rate:
+    left = len(set(rates)) == 1 and rates[0] == case.replay.initial_rate
+    callbacks = setting_rate(case.callbacks) if not (scheduled or case.observation.sets_rate) else []
+    if callbacks and (stays or (left and case.observation.optimizers)):
         numbers = {"step": i + 1, "expected": expected[i], "learning_rate": rates[i], "epoch": case.steps[i].epoch}
         seen = Measurement.of("callbacks-set-rate", callbacks=callbacks, reference=case.reference.name, **numbers)
         cause = "callbacks-missing"
+    elif not stays:
+        numbers = {"learning_rate": rates[i], "expected": expected[i], "step": i + 1}
+        cause, seen = "optimizer-differs", Measurement.of("learning-rate", **numbers, **_pattern(case, rates, expected))
     else:
         seen = Measurement.of("rate-stays", learning_rate=rates[0], expected=expected)
         cause = "learning-rate-schedule-missing"
