@@ -319,6 +319,15 @@ def test_without_the_dependencies_a_line_says_how_to_install_them(tmp_path: Path
     assert "--epochs 0" in python("-S", SCRIPT, "--epochs", "0", cwd=tmp_path).stderr
 
 
+def test_a_machine_without_a_folder_for_temporary_files_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
+    assert cli.main(["--help"]) == 2
+    assert "no folder for temporary files can be written to: set TMPDIR" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("script", ["report.py", "restore.py"])
 def test_other_scripts_say_which_python_lacks_packages(tmp_path: Path, script: str) -> None:
     done = python("-S", SCRIPT.with_name(script), "run", cwd=tmp_path)
@@ -487,6 +496,10 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
         (
             ["scrips", "a.py", "b.py"],
             "scrips: no such subcommand; there are check, scripts, logs; did you mean scripts? (see --help)",
+        ),
+        (
+            ["check", "a.py", "b.py"],
+            "unrecognized arguments: a.py b.py; did you mean scripts a.py b.py? (see --help)",
         ),
         (["--quiet", "check"], "check after options; a subcommand comes first (see --help)"),
         (

@@ -206,7 +206,7 @@ def test_a_study_whose_workers_always_die_ends(task: Path) -> None:
     done = run(task, "DiesAlways", "--seeds", "2", "--jobs", "1")
     assert done.returncode == 3
     (line,) = done.stderr.splitlines()
-    assert "worker processes died" in line and "--jobs 1" in line
+    assert "worker processes died" in line and "with seed 0" in line and "--resume, or" in line and "--jobs 1" in line
 
 
 @pytest.mark.slow

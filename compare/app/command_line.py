@@ -70,6 +70,8 @@ class OneLineParser(argparse.ArgumentParser):
         """Refuses arguments that there are not, and suggests a similar option, or else gives advice."""
         options = [name for name in self._option_string_actions if name.startswith("--")]
         meant = did_you_mean(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
+        if all(each.endswith(".py") for each in unknown):
+            meant = f"; did you mean scripts {' '.join(unknown)}?"
         self.error(f"unrecognized arguments: {' '.join(unknown)}", meant or advice)
 
     def error(self, message: str, advice: str = "") -> NoReturn:

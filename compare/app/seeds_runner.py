@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,10 +69,21 @@ def _run_all(
         except LOST as error:
             attempts = 0 if finished else attempts + 1
             if attempts == ATTEMPTS:
-                raise NoVerdictError(
-                    f"worker processes died {ATTEMPTS} times before any run was over ({type(error).__name__}): out of "
-                    "memory? try --jobs 1; what TensorFlow had to say is in tensorflow.log"
-                ) from error
+                raise NoVerdictError(_lost(left[:processes], error)) from error
+        except Exception as error:
+            if type(error).__name__ == "KilledWorker":  # Dask's
+                raise NoVerdictError(_lost(left, error)) from error
+            raise
+
+
+def _lost(jobs: Sequence[Job], error: Exception) -> str:
+    """What to do where the processes that train these have died."""
+    under_way = some([f"{name} with seed {seed}" for name, seed, *_ in jobs])
+    return (
+        f"worker processes died {ATTEMPTS} times or more while training {under_way} ({type(error).__name__}): out of "
+        "memory? What TensorFlow had to say is in tensorflow.log; continue with --resume, or start another run with "
+        "--jobs 1"
+    )
 
 
 @contextmanager
@@ -167,7 +178,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
     session.run.study = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
     at_a_time = f"{processes} at a time with {threads} thread{'s' * (threads > 1)}"
     where = f"on {options.scheduler}" if options.backend == "dask" else at_a_time
-    tell(console, f"{len(jobs)} trainings, {where}; one that is interrupted begins again")
+    tell(console, f"{len(jobs)} training{'s' * (len(jobs) != 1)}, {where}; one that is interrupted begins again")
     metrics, began = MetricsFile(folder / "metrics.csv"), time.perf_counter()
     ended: list[Job] = []
 
@@ -197,7 +208,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
     def progress(columns: int) -> str:
         seconds = time.perf_counter() - began
         left = seconds / len(ended) * (len(jobs) - len(ended)) if ended else None
-        head = f"{len(ended)} of {len(jobs)} trainings"
+        head = f"{len(ended)} of {len(jobs)} training{'s' * (len(jobs) != 1)}"
         return progress_line(columns, head, len(ended) / max(len(jobs), 1), None, left, f"{seconds:.0f} s")
 
     initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}

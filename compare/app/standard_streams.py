@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -151,6 +152,10 @@ def _refuse_without_folder() -> None:
         os.getcwd()
     except OSError:
         raise RequestError("the current folder does not exist any more: change to another one") from None
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        raise RequestError("no folder for temporary files can be written to: set TMPDIR to one that can") from None
 
 
 def _flush() -> None:

@@ -283,7 +283,10 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
         "causes": list(dict.fromkeys([*_of_numbers(comparisons), *seen, *causes]))
         or ["cause unknown"] * (word == "different"),
-        "failures": [(each.side, how.get(each.side, "raised"), each.error) for each in failures],
+        "failures": [
+            (each.side, how.get(each.side, "failed:" if each.error.startswith("trainer ") else "raised"), each.error)
+            for each in failures
+        ],
         "notes": [beginning(text) for text in run.get("notes", ())] if options.get("scripts") else [],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
         "result": result,

@@ -199,12 +199,13 @@ def results(files: RunFiles) -> tuple[str, str]:
     epoch = min(finished.values())
 
     def reached(name: str) -> dict[str, str]:
-        values = {}
-        for trainer in finished:
-            seeds = files.values(trainer, files.other_names.get((trainer, name), name)).values()
-            if reported := [seed[epoch] for seed in seeds if epoch in seed]:
-                values[trainer] = f"{np.mean(reported):.4g}"
-        return values
+        """By trainer, the mean over the seeds of all that report it."""
+        found = {each: files.values(each, files.other_names.get((each, name), name)) for each in finished}
+        reported = {who: {seed: own[epoch] for seed, own in by_seed.items() if epoch in own}
+                    for who, by_seed in found.items()}  # fmt: skip
+        reported = {who: by_seed for who, by_seed in reported.items() if by_seed}
+        common = set.intersection(*map(set, reported.values())) if reported else set()
+        return {who: f"{np.mean([own[seed] for seed in common]):.4g}" for who, own in reported.items() if common}
 
     name = max(columns, key=lambda name: len(reached(name)))
     values = reached(name)

@@ -164,7 +164,8 @@ def _numbers(comparison: Comparison) -> str:
         return ", and so is every reported number"
     text = f", and so is every number that both report{', ' * bool(other)}{', '.join(other)}"
     for who in dict.fromkeys(alone.values()):
-        text += f"; not compared, since {who} does not report it: {', '.join(n for n, w in alone.items() if w == who)}"
+        names = [name for name, silent in alone.items() if silent == who]
+        text += f"; not compared, since {who} does not report {'them' if len(names) > 1 else 'it'}: {', '.join(names)}"
     return text
 
 
