@@ -236,7 +236,7 @@ def test_what_one_side_alone_has_is_said_and_compared_with_nothing(tmp_path: Pat
     ]
     files = RunFiles(Path(), {"trainers": ["fit", "loop"]}, None, table, {}, [])
     title = plots.figure(files, [(SAME, "fit", flat_gaps())]).axes[0].get_title(loc="left")
-    assert title.startswith("loss\n") and "loss is not reported by loop" in title.splitlines()
+    assert title.startswith("loss\n") and "loss and val_loss are not reported by" in title.splitlines()
     assert pictures.seconds_chart(files) is None
     assert {epoch: [name for name, _, _ in lines] for epoch, lines in epoch_rows(files)[1].items()} == {
         1: ["fit"],

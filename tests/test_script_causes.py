@@ -2188,7 +2188,7 @@ def test_the_line_that_made_an_optimizer_is_not_shown_for_a_rate_that_is_set_lat
     assert str(cause.source) == "loop.py:9: optimizer.learning_rate = 0.2"
 
 
-def test_a_rate_that_is_set_too_late_is_no_schedule_that_is_missing() -> None:
+def test_a_rate_that_is_set_too_unregularizedis_no_schedule_that_is_missing() -> None:
     schedule, line = {"class_name": "ExponentialDecay", "config": {}}, ("loop.py", 9, "optimizer.learning_rate = 0.1")
     given, moved = sides(RIGHT), linear_step(rate=0.2)
     for set_at, cause in ((None, "learning-rate-schedule-missing"), (line, "optimizer-differs")):
@@ -2216,6 +2216,18 @@ def test_layers_without_the_regularizers_of_the_others_are_to_get_these() -> Non
         both = replace(given, traces=traces, close_ups=(RIGHT, other))
         (found,) = name_causes(locate(RIGHT, other, [], STEP, NAMES), both)
         assert found.id == "regularization-missing" and found.remedy.startswith(remedy)
+
+    def set_late(event: Event) -> Event:
+        """A loss whose model has no losses, although its layers have regularizers: they were built without."""
+        return replace(event, info={**event.info, "penalties": 0}, arrays=event.arrays[:1])
+
+    late = [set_late(each) if each.kind == "loss" else each for each in other.steps[STEP]]
+    unregularized = replace(other, steps={**other.steps, STEP: late})
+    traces = (replace(given.traces[0], layers=layers[0]), replace(given.traces[1], layers=layers[0]))
+    (found,) = name_causes(
+        locate(RIGHT, unregularized, [], STEP, NAMES), replace(given, traces=traces, close_ups=(RIGHT, unregularized))
+    )
+    assert "# when the layer is made" in found.remedy
 
 
 def test_beside_another_setting_a_rate_that_is_set_later_is_no_argument_of_the_optimizer() -> None:

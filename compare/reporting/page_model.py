@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from compare.naming import label, log_name, some
+from compare.naming import label, listed, log_name, some
 from compare.records.model import read_file
 from compare.records.reader import has_records
 from compare.reporting import page_tables, run_files
@@ -128,10 +128,13 @@ def summary(files: RunFiles, costs: Sequence[Mapping[str, Any]]) -> list[tuple[s
 
     Each has the id of the section with the long answer, the question, and the short answer, perhaps with a detail.
     """
-    first = files.comparisons[0] if files.comparisons else None
+    first, *others = files.comparisons or (None,)
+    too = [each.candidate for each in others if each and each.verdict == DIFFERENT]
+    also = f"{listed(too) if len(too) <= 3 else some(too)} differ{'s' * (len(too) == 1)}, too" if too else ""
+    (where, of_where), (why, of_why) = _where(first), _why(first, files.verdict_word)
     return [
-        ("where", "Where do they diverge?", _where(first)),
-        ("why", "Why?", _why(first, files.verdict_word)),
+        ("where", "Where do they diverge?", (where, "; ".join(filter(None, (of_where, also))))),
+        ("why", "Why?", (why, "; ".join(filter(None, (of_why, also))))),
         ("reached", "What results did they reach?", results(files)),
         ("cost", "What did they cost?", _costs(costs)),
         ("run", "What exactly was run?", _run(files.run)),

@@ -25,7 +25,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
 
-from compare.naming import printable
+from compare.naming import listed, printable
 from compare.records.files import replace_file
 from compare.records.metrics_csv import read_metrics
 from compare.records.model import RecordError
@@ -115,14 +115,14 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
             charts.append(chart)
 
     for column, name in enumerate(shown):
-        alone = "" if numbers else _lacking(files, name)
+        alone = "" if numbers else _lacking(files, name, 38)
         add(grid[0, column], pictures.metric_chart(files, name), wrapped(name, 40) + alone, small=False)
     if not shown:
         add(grid[0, 0], None, "no metrics were reported")
     legend = fig.add_subplot(grid[0, -1])
     for column, name in enumerate(shown if numbers else ()):
         chart = _gap_chart(files, name, study=study)
-        add(grid[1, column], chart, wrapped(chart.title if chart else name, 52, 2) + _lacking(files, name))
+        add(grid[1, column], chart, wrapped(chart.title if chart else name, 52, 2) + _lacking(files, name, 52))
     if weights:
         told = [f"{each.candidate}{f' against {each.recorded}' if each.against else ''} from "
                 f"{where(each)[:1].lower()}{where(each)[1:]}"
@@ -150,14 +150,18 @@ def _gap_chart(files: RunFiles, metric: str, *, study: bool) -> Chart | None:
     return pictures.margin_chart(files, of_validation if of_validation in files.columns else metric)
 
 
-def _lacking(files: RunFiles, metric: str) -> str:
-    """Lines for a title on the columns of a metric that the reference, or a candidate, alone reports."""
-    reference, found = files.names[0], []
-    for candidate in files.names[1:]:
-        for name in (f"val_{metric}", metric):
-            silent = [who for who in (reference, candidate) if not files.values(who, name)]
-            found += [f"{name} is not reported by {who}" for who in silent if len(silent) == 1]
-    return "".join(f"\n{wrapped(note, 52, 2)}" for note in found)
+def _lacking(files: RunFiles, metric: str, width: int) -> str:
+    """Lines for a title on the columns of a metric that some trainers do not report."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in (metric, f"val_{metric}"):
+        silent = tuple(who for who in files.names if not files.values(who, name))
+        if 0 < len(silent) < len(files.names):
+            found.setdefault(silent, []).append(name)
+    notes = (
+        f"{listed(names)} {'are' if len(names) > 1 else 'is'} not reported by {listed(silent)}"
+        for silent, names in found.items()
+    )
+    return "".join(f"\n{wrapped(note, width)}" for note in notes)
 
 
 def _verdict_lines(verdict: Verdict) -> list[str]:

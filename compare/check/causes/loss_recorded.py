@@ -208,6 +208,8 @@ def recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant
     right, other = (_regularized(trace) for trace in sides.traces)
     of_layers = f"{right[0]}  # and the like, as in {sides.right_name}'s model" if right and other == [] else ""
     of_layers += "\nloss += tf.add_n(model.losses)" * bool(of_layers and sides.other_trace.trained_by == "loop")
+    if right and other and not any(event.info["penalties"] for event in sides.other.of(sides.step, "loss")):
+        of_layers = f"{right[0]}  # when the layer is made: what is set later adds nothing to model.losses"
     seen = Measurement.of("script-no-penalty", penalty=recorded.penalty)
     yield Variant({"regularization": 0.0}, seen, remedy=of_layers)
     if sides.replicas == 1:
