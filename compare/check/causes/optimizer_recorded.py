@@ -14,6 +14,7 @@ from compare.check.recorded import A_RATE, CLOSE, SMALL, clipping_of, same, sett
 from compare.check.stages import Located
 from compare.check.step_values import UPDATE, Sides, equal_gradients, other_calls, relative_gap
 from compare.check.used import class_of
+from compare.naming import some
 from compare.watch.seen import CloseUp
 from compare.watch.trace import BY_HAND, EXCLUDED, Trace
 
@@ -70,10 +71,11 @@ def kind_of_setting(sides: Sides, located: Located, *, limits: bool = True) -> t
             as_there = f"optimizer.learning_rate = ...  # in this step {rates[0]:.6g}, as in {sides.right_name}"
             remedy = "\n".join(filter(None, (with_options(right, options | others), as_there)))
             return "optimizer-differs", Variant({}, seen.but(**later), remedy=remedy, called="" if options else None)
-        known = not variables and not isinstance(begun, Mapping)  # one schedule may be at other steps
+        known = not isinstance(begun, Mapping)  # one schedule may be at other steps
         own, every = others.get(OF_GRADIENTS[0], (None, None))
         in_micro_batches = every and not own and isinstance(a.get("learning_rate"), Mapping) and not of_schedule
         remedy = with_options(right, settings | others) if known else ""
+        remedy += f"  # of {some(list(variables))}" if remedy and variables else ""
         remedy = OF_MICRO_BATCHES.format(every, every - 1) if in_micro_batches else remedy
         return "optimizer-differs", Variant({}, seen, remedy=remedy)
     both = (sides, sides.turned())
