@@ -145,8 +145,6 @@ def judged(checker: Any, kind: str, bug: Any) -> dict[str, str]:
         "training": report.comparison.training.verdict,
         "reporting": report.comparison.reporting.verdict,
         "causes": " ".join(f.id for f in report.findings),
-        "right_residual": figure(max((fit.right for fit in report.fits if fit.right is not None), default=None)),
-        "next_best": figure(min((fit.next_best for fit in report.fits), default=None)),
         "seconds": f"{report.seconds:.1f}",
     }
     if kind == "bug":
@@ -158,10 +156,6 @@ def judged(checker: Any, kind: str, bug: Any) -> dict[str, str]:
 
 def yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-def figure(value: float | None) -> str:
-    return "" if value is None or value == float("inf") else f"{value:.3g}"
 
 
 # Loops in any style.

@@ -24,9 +24,7 @@ from compare.check.draws import hints_on_draws
 from compare.check.hints import called_between_steps, hints
 from compare.check.judge_recorded import _with_updates_of, name_causes, name_further
 from compare.check.measurement import Measurement
-from compare.check.recipe import Recipe
 from compare.check.recorded import scale_of
-from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.step_values import Sides, equal_gradients
 from compare.check.targets import Targets, losses_of, targets_of, value_of
@@ -2838,21 +2836,6 @@ def test_labels_meet_every_prediction_only_where_predictions_are_one_column() ->
     assert np.isnan(value_of(infinite))
     assert broadcast((2, 1)) == 0.25
     assert broadcast((1, 2)) is None
-
-
-def test_the_next_best_explanation_is_that_of_another_cause() -> None:
-    first, second = list(CATALOGUE.values())[:2]
-
-    def variants(*factors: float) -> Any:
-        seen = Measurement.of("no-layer-losses")
-        return lambda right: [Variant({"regularization": factor}, seen) for factor in factors]
-
-    def residual(recipe: Recipe) -> float:
-        return abs(recipe.regularization - 2)
-
-    found = find_explanations(Recipe(), [(first, variants(2.0, 2.5)), (second, variants(3.0))], residual, 0.1)
-    assert [each.ids for each in found.explanations] == [{first.id}]
-    assert found.next_best == 1.0, "not the half of the same cause's other variant"
 
 
 @pytest.mark.parametrize(("part", "named"), [(0.5, True), (0.51, False), (0.25, False)])

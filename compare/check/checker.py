@@ -248,7 +248,6 @@ class Checker:
             unexplained=tuple(evidence),
             certain=training.verdict == DIFFERENT and (bool(findings) or judgement.certain or hidden),
             not_applicable=(*report.not_applicable, *dict.fromkeys(judgement.not_applicable)),
-            fits=() if judgement is expected else tuple(judgement.fits),
         )
         return self._explain_metrics(report, case, judgement.recipe, records)
 
@@ -307,7 +306,6 @@ class Checker:
             findings=(*report.findings, *findings),
             unexplained=(*report.unexplained, *evidence),
             not_applicable=(*report.not_applicable, *dict.fromkeys((*judgement.not_applicable, *skipped))),
-            fits=(*report.fits, *judgement.fits),
         )
 
     def _findings(self, judgement: Judgement, expected: Judgement, case: Case) -> list[Finding]:

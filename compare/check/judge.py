@@ -19,7 +19,6 @@ from compare.check.metric_replay import MetricTable, ReportedMetric
 from compare.check.observation import changed_variables, configuration
 from compare.check.optimizer_replay import clipped_gradients, residuals, rounding_noise, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance, multiple
-from compare.check.report import Fit
 from compare.check.search import MUCH_BETTER, Explanation, find_explanations, recognisers
 from compare.check.step_values import common_multiple, parallel, relative_gap
 from compare.check.weight_gaps import MAX_KINK_RESIDUAL, RIGHT_LEAVES, ROUNDING, WeightGaps, norms
@@ -41,8 +40,6 @@ def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
     gaps: WeightGaps | None = None
     with judgement.probe("whole steps"):
         gaps = case.weight_gaps(recipe)
-        if gaps is not None and gaps.all_match:
-            judgement.fits.append(Fit("whole steps", float(gaps.ratios.max(initial=0.0)), np.inf))
     all_match = gaps is not None and gaps.all_match
     with judgement.probe("state probe"):
         _judge_facts(case, judgement, all_match)
@@ -61,7 +58,7 @@ def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
         with alone.probe("weights probe"):
             search_by_weights(case, alone)
         if alone.causes:
-            return replace(alone, fits=[*judgement.fits, *alone.fits], causes={**judgement.causes, **alone.causes})
+            return replace(alone, causes={**judgement.causes, **alone.causes})
     if case.steps:
         with judgement.probe("gradient probe"):
             _judge_gradients(case, judgement, gaps)
@@ -134,20 +131,18 @@ def _judge_gradients(case: Case, judgement: Judgement, gaps: WeightGaps | None) 
     off = case.residuals(recipe)
     right = max(off, default=np.inf)
     if right <= case.threshold:
-        judgement.add_fit("gradients", right, case.threshold)
         return
     if gaps is not None and gaps.trained_match and (case.only_few_off(off) or not _optimizer_hides(case, recipe, gaps)):
         return
-    search = find_explanations(
+    explanations = find_explanations(
         recipe,
         recognisers("gradient", case),
         lambda candidate: case.residual(candidate, case.threshold),
         case.threshold,
     )
-    judgement.add_fit("gradients", right, case.threshold, search)
-    if judgement.add_explanation(search.explanations, right, "gradients", len(case.steps)):
-        judgement.adopt_gradients(search.explanations[0])
-    elif not search.explanations:
+    if judgement.add_explanation(explanations, right, "gradients", len(case.steps)):
+        judgement.adopt_gradients(explanations[0])
+    elif not explanations:
         judgement.mark_wrong(_gradient_evidence(case, recipe), certain=bool(off) and not case.only_few_off(off))
 
 
@@ -258,18 +253,16 @@ def _judge_updates(case: Case, judgement: Judgement, expected: Recipe) -> None:
         # Other settings of the optimizer, which it says itself, may do less than counts as rounding.
         read = settings_read(case) if largest > RIGHT_LEAVES * floor else []
         of_settings = [(CATALOGUE["optimizer-differs"], lambda _: read)]
-        search = find_explanations(right, of_settings, residual, largest * MUCH_BETTER)
-        if not search.explanations:
-            judgement.add_fit("updates", largest, threshold)
+        explanations = find_explanations(right, of_settings, residual, largest * MUCH_BETTER)
+        if not explanations:
             _judge_replica_gradients(case, judgement)
             return
     else:
         # If a step has several optimizers with different settings, no one of them describes the update.
         candidates = [] if case.several_optimizers else recognisers("update", case)
-        search = find_explanations(right, candidates, residual, threshold)
-    judgement.add_fit("updates", largest, threshold, search)
-    named = judgement.add_explanation(search.explanations, largest, "updates", len(steps))
-    if not named and not search.explanations:
+        explanations = find_explanations(right, candidates, residual, threshold)
+    named = judgement.add_explanation(explanations, largest, "updates", len(steps))
+    if not named and not explanations:
         beyond = [i for i, value in enumerate(off) if value > threshold]
         i = beyond[0]
         seen = Measurement.of("update-off", step=i + 1, epoch=steps[i].epoch, relative_error=off[i])
@@ -345,7 +338,6 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
                 continue
             right = metric.residual(metric.right)
             if right <= THRESHOLD:
-                judgement.add_fit(key, right, THRESHOLD)
                 continue
             judgement.unexplained.add(key)  # until it is explained
             wrong[key] = right
@@ -359,13 +351,11 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
             known = recognisers("formula", metric)
             most = 3 if metric.divided else 2  # not reduced, not weighted by size, and without the layers' losses
             searches = (find_explanations(formula, known, metric.residual, THRESHOLD, most) for formula in formulas)
-            search = min(searches, key=lambda each: min((len(found.ids) for found in each.explanations), default=99))
-            explanations[key] = search.explanations
-            if search.explanations:
+            explanations[key] = min(searches, key=lambda found: min((len(each.ids) for each in found), default=99))
+            if explanations[key]:
                 judgement.unexplained.discard(key)
             else:
                 told[key] = _otherwise(metric, right)
-            judgement.add_fit(key, right, THRESHOLD, search)
     _name_causes(judgement, explanations, wrong, told)
     return judgement
 

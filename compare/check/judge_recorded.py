@@ -243,8 +243,8 @@ def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:
         return relative_gap(loss, other)
 
     each_alone = [(cause, lambda _, variant=variant: [variant]) for cause, variant in changing]
-    search = find_explanations(Recipe(), each_alone, residual, CLOSE)
-    return [list(_with_losses(each.causes, sides, other, right)) for each in search.explanations]
+    explanations = find_explanations(Recipe(), each_alone, residual, CLOSE)
+    return [list(_with_losses(each.causes, sides, other, right)) for each in explanations]
 
 
 def _with_losses(explanation: Sequence[Shown], sides: Sides, loss: float, right: float) -> Iterator[Shown]:

@@ -7,13 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
-from compare.check.report import Fit
-from compare.check.search import Explanation, Search
-from compare.check.weight_gaps import ROUNDING
+from compare.check.search import Explanation
 from compare.user_errors import describe
 from compare.verdict.findings import NotApplicable
 
@@ -40,7 +36,6 @@ class Judgement:
         evidence: measurements that no cause explains; those of a reported number say which ``metric`` it is.
         recipe: how the trainer computes its gradients; the correct recipe where that is unknown.
         gradient_causes: the ids of causes that were found from gradients.
-        fits: how well gradients, updates, whole steps and reported numbers are explained.
         remedies: the remedies that replace a cause's usual one, by id.
         unexplained: the names of reported numbers that nothing explains.
     """
@@ -52,7 +47,6 @@ class Judgement:
     recipe: Recipe = field(default_factory=Recipe)
     gradient_causes: set[str] = field(default_factory=set)
     not_applicable: list[NotApplicable] = field(default_factory=list)
-    fits: list[Fit] = field(default_factory=list)
     remedies: dict[str, str] = field(default_factory=dict)
     unexplained: set[str] = field(default_factory=set)
 
@@ -66,21 +60,6 @@ class Judgement:
         self.right, self.certain = False, self.certain or certain
         if evidence is not None:
             self.evidence.append(evidence)
-
-    def add_fit(self, what: str, right: float, threshold: float, search: Search | None = None) -> None:
-        """Records how well something was explained, in units of its noise floor.
-
-        Args:
-            right: the residual of the correct recipe.
-            threshold: the largest residual that counts as rounding.
-            search: the search for other explanations; None if the correct recipe explains it.
-        """
-        floor = threshold / ROUNDING
-        if search is None:
-            self.fits.append(Fit(what, right / floor, np.inf))
-        else:
-            worst = max((explanation.residual / floor for explanation in search.explanations), default=None)
-            self.fits.append(Fit(what, worst, min(right, search.next_best) / floor))
 
     def add_explanation(
         self, explanations: Sequence[Explanation], right: float, what: str, places: int = 0, *, metric: str = ""

@@ -121,8 +121,8 @@ class ReportedLoss:
         if at is None:
             return []
         candidates = [each for each in recognisers("formula", self) if each[0].id in KNOWN]
-        search = find_explanations(MetricFormula(), candidates, self.residual, SMALL, most=3)
-        if len(search.explanations) != 1:
+        explanations = find_explanations(MetricFormula(), candidates, self.residual, SMALL, most=3)
+        if len(explanations) != 1:
             return []
         batches = self.epochs[at]
         expected = {"metric": self.key, "right": self.right[at], "examples": float(sum(batches.examples)), **names}
@@ -132,10 +132,10 @@ class ReportedLoss:
         more = {"batches": len(batches.values) // batches.parts, "last": examples, "penalty": penalty}
         last = {**expected, "epoch": len(self.reported), "value": self.reported[-1]}
         share = {**of, "replicas": self.replicas, **({"divided": self.divided} if self.divided else {})}
-        if search.explanations[0].recipe.regularization > 1:
+        if explanations[0].recipe.regularization > 1:
             share["alone"] = True
         quantities = {LAST: of, NOT_RESET: last, SHARE: share}
-        ids = sorted(search.explanations[0].ids, key=KNOWN.index)
+        ids = sorted(explanations[0].ids, key=KNOWN.index)
         parts = {id: {"rest": [each for each in ids if each != id]} if len(ids) > 1 else {} for id in ids}
         return [(id, Measurement.of(f"reported-{id}", **quantities.get(id, {**of, **more}), **parts[id])) for id in ids]
 

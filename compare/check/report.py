@@ -20,21 +20,6 @@ NOT_FINITE = "not-finite"
 """The id of the cause that leads all others."""
 
 
-@dataclass(frozen=True)
-class Fit:
-    """How well something was explained, in units of its measured noise floor.
-
-    Attributes:
-        what: what was explained: gradients, updates, whole steps, or the key of a reported number.
-        right: the residual of the accepted explanation, which may be that nothing is wrong; None if there is none.
-        next_best: the smallest residual of any other explanation that was tried; infinite if none was.
-    """
-
-    what: str
-    right: float | None
-    next_best: float
-
-
 OF_REPLICAS = (
     "loss-not-divided-by-replicas",
     "loss-divided-twice",
@@ -54,7 +39,6 @@ class Report:
         findings: the named causes, those of training first.
         certain: whether the difference exceeds rounding beyond doubt, so that no noise twins are needed.
         distributed: whether the candidate uses the strategy it is given.
-        fits: how well the observations are explained; ``scripts/accuracy.py`` reads them.
         stages: the stages of the first differing step; empty if they could not be recorded.
         idle: the settings of its optimizer that are others and make no difference in the steps of the check.
         seconds: the wall time of the check, in seconds.
@@ -68,7 +52,6 @@ class Report:
     not_applicable: tuple[NotApplicable, ...] = ()
     certain: bool = False
     distributed: bool = True
-    fits: tuple[Fit, ...] = ()
     stages: tuple[StageValues, ...] = ()
     idle: tuple[Measurement, ...] = ()
     seconds: float = 0.0
@@ -156,7 +139,6 @@ def merged(reports: Sequence[Report]) -> Report:
         not_applicable=tuple(dict.fromkeys(each for report in reports for each in report.not_applicable)),
         certain=any(report.certain for report in reports),
         distributed=first.distributed,
-        fits=tuple(each for report in reports for each in report.fits),
         stages=worst.stages,
         idle=tuple(dict.fromkeys(each for report in reports for each in report.idle)),
         seconds=sum(report.seconds for report in reports),

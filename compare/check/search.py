@@ -34,19 +34,6 @@ class Explanation:
         return frozenset(cause.id for cause, _ in self.causes)
 
 
-@dataclass(frozen=True)
-class Search:
-    """The result of a search.
-
-    Attributes:
-        explanations: all simplest explanations: none, one, or several that cannot be distinguished.
-        next_best: the smallest residual of any other cause that was tried; infinite if none was.
-    """
-
-    explanations: list[Explanation]
-    next_best: float
-
-
 Recogniser = Callable[[Any], Iterable[Variant]]
 Candidate = tuple[Any, tuple[tuple[Cause, Variant], ...]]
 
@@ -63,8 +50,8 @@ def find_explanations(
     residual: Callable[[Any], float],
     threshold: float,
     most: int = 2,
-) -> Search:
-    """Finds the simplest explanations.
+) -> list[Explanation]:
+    """Finds the simplest explanations: none, one, or several that cannot be distinguished.
 
     Candidates are tried in this order until one fits: one cause without a measured number; one cause with a
     number read from the observation; two causes without; two causes, one of which has such a number.
@@ -74,7 +61,6 @@ def find_explanations(
         threshold: the largest residual of an explanation.
         most: how many causes without a measured number may explain it together.
     """
-    rejected: list[Explanation] = []
 
     def fitting(candidates: Iterable[Candidate]) -> list[Explanation]:
         explanations: dict[frozenset[str], Explanation] = {}
@@ -84,8 +70,6 @@ def find_explanations(
                 known = explanations.setdefault(explanation.ids, explanation)
                 if explanation.residual < MUCH_BETTER * known.residual:
                     explanations[explanation.ids] = explanation
-            else:
-                rejected.append(explanation)
         return list(explanations.values())
 
     singles = [(cause, variant) for cause, recognise in recognisers for variant in recognise(right)]
@@ -99,10 +83,8 @@ def find_explanations(
         *(_together(right, fixed, count) for count in range(3, most + 1)),
     ):
         if explanations := fitting(candidates):
-            break
-    named = frozenset[str]().union(*(explanation.ids for explanation in explanations))
-    others = (explanation.residual for explanation in rejected if not explanation.ids & named)
-    return Search(explanations, min(others, default=float("inf")))
+            return explanations
+    return []
 
 
 def _together(right: Any, variants: Sequence[tuple[Cause, Variant]], count: int) -> Iterator[Candidate]:

@@ -64,17 +64,15 @@ def search_by_weights(case: Case, judgement: Judgement) -> None:
         change = np.maximum(weight_gaps.moved, weight_gaps.noise)[:, :trainable]
         return float(np.nan_to_num(gaps(recipe, update, len(known)) / change, nan=np.inf).max(initial=0.0))
 
-    first = off(recipe, right)
-    if first <= 1:
+    if off(recipe, right) <= 1:
         return  # only variables that are not trained are off
     # A factor in the gradient may look like one in the learning rate: if both explain it, neither is named.
     by_gradient = find_explanations(recipe, recognisers("gradient", case), lambda r: off(r, right), 1.0)
     by_update = find_explanations(right, recognisers("update", case), lambda update: off(recipe, update), 1.0)
-    explanations = [replace(e, residual=relative(e.recipe, right)) for e in by_gradient.explanations]
-    explanations += [replace(e, residual=relative(recipe, e.recipe)) for e in by_update.explanations]
-    judgement.add_fit("weights", first * ROUNDING, ROUNDING, by_gradient if by_gradient.explanations else by_update)
+    explanations = [replace(e, residual=relative(e.recipe, right)) for e in by_gradient]
+    explanations += [replace(e, residual=relative(recipe, e.recipe)) for e in by_update]
     what = f"weights after {'steps' if len(known) == len(case.expected) else 'epochs'}"
-    if judgement.add_explanation(explanations, relative(recipe, right), what, len(known)) and by_gradient.explanations:
+    if judgement.add_explanation(explanations, relative(recipe, right), what, len(known)) and by_gradient:
         judgement.adopt_gradients(explanations[0])
     if explanations or _name_factor(case, judgement, known, first_wrong, partial(off, recipe), what):
         return

@@ -18,7 +18,7 @@ JUDGED = {
     "cause_right": "cause right",
     "wrong_cause": "wrong cause",
 }
-DETECTOR = [*CELL, *JUDGED, "training", "reporting", "causes", "right_residual", "next_best", "seconds"]
+DETECTOR = [*CELL, *JUDGED, "training", "reporting", "causes", "seconds"]
 STYLE = ["style", "experiment", "replicas", "fault"]
 STYLES = [*STYLE, "kind", "verdict", "causes", "allowed", "seconds", "date"]
 LOOP = ["kind", "loop", "model", "optimizer", "replicas", "seed"]
@@ -61,7 +61,6 @@ def detector(rows: pd.DataFrame) -> str:
         replicas=replicas,
         kinds=tables.markdown(kinds),
         bad=tables.listed(bad),
-        residuals=tables.markdown(residuals(rows)),
         by_loop=tables.markdown(by_loop.assign(**{"causes named": causes.to_numpy()})),
         by={field: tables.markdown(judgements(rows, [field])) for field in CELL[2:]},
     )
@@ -74,23 +73,6 @@ def judgements(rows: pd.DataFrame, fields: list[str]) -> pd.DataFrame:
     counts = counts.rename(columns=JUDGED)
     counts.insert(0, "checks", grouped.size())
     return counts.reset_index()
-
-
-def residuals(rows: pd.DataFrame) -> pd.DataFrame:
-    """Quantiles of the residuals of right and other explanations, by kind."""
-    columns = {
-        "right_residual": {"right: median": 0.5, "99%": 0.99, "largest": 1.0},
-        "next_best": {"other: smallest": 0.0, "1%": 0.01, "median": 0.5},
-    }
-    found = []
-    for kind, text in KINDS.items():
-        line = {"": text}
-        for field, quantiles in columns.items():
-            values = tables.numbers(rows.loc[rows["kind"] == kind, field])
-            for title, q in quantiles.items():
-                line[title] = f"{values.quantile(q, interpolation='nearest'):.3g}" if len(values) else ""
-        found.append(line)
-    return pd.DataFrame(found)
 
 
 # Loops in any style.
