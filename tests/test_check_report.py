@@ -72,8 +72,8 @@ REPORTING_IDS = [
 
 
 def report(verdict="identical", reporting="identical", findings=(), replicas=1, **more):
-    comparison = Comparison("mine", Training(verdict, 0.0, None, 6), Reporting(reporting, {}))
-    return Report("fit", (replicas,), comparison, tuple(findings), **more)
+    comparison = Comparison("mine", Training(verdict, 0.0, None, 6), Reporting(reporting, {}), causes=tuple(findings))
+    return Report("fit", (replicas,), comparison, **more)
 
 
 def finding(id="loss-summed", kind=TRAINING, factor=2):

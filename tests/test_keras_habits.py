@@ -101,7 +101,7 @@ def test_where_fits_steps_cannot_be_replayed_twins_decide_and_no_cause_is_named(
     for report in (right, wrong):
         assert report.findings == (), report
         assert "replay" in [each.probe for each in report.not_applicable], report
-        assert not report.certain
+        assert report.comparison.certain is False
 
 
 def test_a_model_that_is_compiled_already_reports_the_runs_metrics(tensorflow, tmp_path):

@@ -466,8 +466,8 @@ def test_other_data_in_each_process_are_noticed_and_a_difference_is_said_at_once
 
 def test_what_an_early_check_finds_is_printed_while_training_goes_on_only(tmp_path: Path) -> None:
     finding = CATALOGUE["loss-scaled"].found("loop", Measurement.of("loss-factor", factor=2), remedy="loss")
-    comparison = Comparison("loop", Training("different", 1.0, None, 1), Reporting("identical", {}))
-    report = Report("fit", (1,), comparison, findings=(finding,))
+    training = Training("different", 1.0, None, 1)
+    report = Report("fit", (1,), Comparison("loop", training, Reporting("identical", {}), causes=(finding,)))
     done: Future[Any] = Future()
     done.set_result(report)
     for training in (True, False):

@@ -16,7 +16,7 @@ from test_script_numbers import FIT, LOSSES, name_reporting, record
 
 import compare
 import compare.check
-from compare.check import NotApplicable, script_texts, words
+from compare.check import script_texts, words
 from compare.check.batches import UserRun
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
@@ -108,7 +108,7 @@ def test_a_measurement_is_numbers_in_json_and_a_sentence_for_people():
 
 
 def test_a_report_reads_as_every_other_verdict():
-    found = report("different", "identical", [finding()], not_applicable=(NotApplicable("this", "that"),))
+    found = report("different", "identical", [finding()]).without("this", "that")
     first, *others = as_text(found.as_verdict()).splitlines()
     assert first.startswith("different: mine does not train like fit: ")
     assert others == [

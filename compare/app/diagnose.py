@@ -85,7 +85,7 @@ def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict
         if not report.training:
             pair, callbacks = different[name], callback_names(session.task.experiment)
             found = causes_of(pair.reference, pair.candidate, pair.exactly, callbacks)
-            reports[name] = replace(report, findings=(*found, *report.findings))
+            reports[name] = report.but(causes=(*found, *report.findings))
     return {name: encode(report.judged) for name, report in reports.items()}
 
 

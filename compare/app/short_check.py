@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Mapping
@@ -128,9 +127,7 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
             compared.append(not_comparable(name, failure))
             tell(console, f"{name} failed: {failure.error}", style="red")
             continue
-        comparison = dataclasses.replace(report.comparison, candidate=name)
-        not_applicable = (*elsewhere, *report.not_applicable)
-        report = dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable)
+        report = report.but(candidate=name, not_applicable=(*elsewhere, *report.not_applicable))
         compared.append(report.judged)
         _print(report, time.perf_counter() - began, console, verbose=options.verbose)
     result = _conclude(folder, Verdict.of(reference_name, compared, scope="check"), known, console)

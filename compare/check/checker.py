@@ -146,18 +146,14 @@ class Checker:
         records = paired_steps(self.reference.record(), replace(candidate.record(), trainer=name))
         comparison = compare_records(*records)
         training = replace(comparison.training, max_weight_gap=largest_weight_gap(self.reference, candidate))
-        comparison = replace(comparison, candidate=name, training=training)
         missing = [] if candidate.optimizer_steps else [why_no_gradients(candidate)]
         if candidate.fixed_dropout:
             reason = "Keras 2's random numbers cannot be reproduced, so a fixed mask drops every other unit"
             missing.append(NotApplicable("dropout", reason))
-        report = Report(
-            self.reference.name,
-            (candidate.replicas,),
-            comparison,
-            not_applicable=tuple(missing),
-            distributed=candidate.distributed,
+        comparison = replace(
+            comparison, candidate=name, training=training, not_applicable=tuple(missing), certain=False
         )
+        report = Report(self.reference.name, (candidate.replicas,), comparison, distributed=candidate.distributed)
         hidden = comparison.training.verdict == IDENTICAL and not self._same_gradients(candidate)
         lost = comparison.weights_alone is not None  # from there on only a cause explains the numbers, no measurement
         if hidden or comparison.verdict != IDENTICAL:
@@ -166,9 +162,9 @@ class Checker:
             except Exception as error:
                 failure = NotApplicable("replay", f"the steps cannot be analysed: {survived(error)}")
                 report = self._judge_by_twins(report, records, hidden, failure)
-        held = report.comparison.held_different()
-        unexplained = () if lost else report.unexplained
-        report = replace(report, comparison=held, certain=report.certain or lost, unexplained=unexplained)
+        report = replace(report, comparison=report.comparison.held_different())
+        if lost:
+            report = replace(report, unexplained=()).but(certain=True)
         if report.comparison.training.verdict in (IDENTICAL, ALIKE):
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
@@ -241,11 +237,9 @@ class Checker:
             training = self._twins.judge(comparison, *records).training
             if training.verdict == ALIKE:
                 evidence = []
-        report = replace(
-            report,
-            comparison=replace(comparison, training=training),
-            findings=tuple(findings),
-            unexplained=tuple(evidence),
+        report = replace(report, unexplained=tuple(evidence)).but(
+            training=training,
+            causes=tuple(findings),
             certain=training.verdict == DIFFERENT and (bool(findings) or judgement.certain or hidden),
             not_applicable=(*report.not_applicable, *dict.fromkeys(judgement.not_applicable)),
         )
@@ -279,7 +273,7 @@ class Checker:
             return report
         trains_right = comparison.training.verdict in (IDENTICAL, ALIKE)
         if trains_right and within_rounding(*records):
-            return replace(report, comparison=replace(comparison, reporting=replace(reporting, verdict=ALIKE)))
+            return report.but(reporting=replace(reporting, verdict=ALIKE))
         pairs = paired_names(*records)
         keys = [key for key in compared if pairs.get(key) == key]
         judgement = judge_reporting(case, recipe, keys)
@@ -300,11 +294,9 @@ class Checker:
             reporting = told_from_rounding(reporting, *records)
         verdict = DIFFERENT if wrong else None if distant else ALIKE
         reporting = replace(reporting, verdict=verdict, unexplained=tuple(sorted(distant)))
-        return replace(
-            report,
-            comparison=replace(comparison, reporting=reporting),
-            findings=(*report.findings, *findings),
-            unexplained=(*report.unexplained, *evidence),
+        return replace(report, unexplained=(*report.unexplained, *evidence)).but(
+            reporting=reporting,
+            causes=(*report.findings, *findings),
             not_applicable=(*report.not_applicable, *dict.fromkeys((*judgement.not_applicable, *skipped))),
         )
 
@@ -339,13 +331,8 @@ class Checker:
             near = within_rounding(*records) or all(_nearly_equal(records, key) for key in compared)
             if compared and near:
                 reporting = replace(reporting, verdict=ALIKE)
-        return replace(
-            report,
-            comparison=replace(comparison, reporting=reporting),
-            unexplained=evidence,
-            certain=hidden,
-            not_applicable=(*report.not_applicable, skipped),
-        )
+        found = replace(report, comparison=replace(comparison, reporting=reporting), unexplained=evidence)
+        return found.without(skipped.probe, skipped.reason).but(certain=hidden)
 
     def _why_unexplained(self, judgement: Judgement) -> NotApplicable:
         failures = [entry.reason for entry in judgement.not_applicable]

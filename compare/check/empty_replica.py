@@ -48,22 +48,14 @@ class EmptyReplicaProbe:
             candidate = observe(self._task, trainer, self._seed)
         except Exception as error:
             return report.without(PROBE, f"{trainer.name} fails on it: {describe(error)}")
-        comparison = report.comparison
         if evidence := wrong_gradient(self._observed, candidate, threshold):
-            training = replace(comparison.training, verdict=DIFFERENT)
-            return replace(
-                report,
-                comparison=replace(comparison, training=training),
-                findings=(CAUSE.found(trainer.name, evidence), *report.findings),
-                certain=True,
-            )
+            training = replace(report.comparison.training, verdict=DIFFERENT)
+            found = CAUSE.found(trainer.name, evidence)
+            return report.but(training=training, causes=(found, *report.findings), certain=True)
         if evidence := wrong_number(self._observed, candidate):
-            reporting = replace(comparison.reporting, verdict=DIFFERENT)
-            return replace(
-                report,
-                comparison=replace(comparison, reporting=reporting),
-                findings=(*report.findings, replace(CAUSE.found(trainer.name, evidence), kind=REPORTING)),
-            )
+            reporting = replace(report.comparison.reporting, verdict=DIFFERENT)
+            found = replace(CAUSE.found(trainer.name, evidence), kind=REPORTING)
+            return report.but(reporting=reporting, causes=(*report.findings, found))
         return report
 
     @cached_property

@@ -240,11 +240,9 @@ class LookInside:
         names = self._reference.name, report.comparison.candidate
         lost = not_finite.of_step(names, both, located, (epoch, step), " of the check")
         in_order = sorted(report.findings, key=lambda each: located.stage not in CATALOGUE[each.id].stages)
-        report = replace(report, findings=(*lost, *in_order))
         first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
         training = replace(training, first_difference=first)
-        report = replace(report, comparison=replace(report.comparison, training=training))
-        return replace(report, stages=tuple(located.stages))
+        return report.but(training=training, causes=(*lost, *in_order), stages=tuple(located.stages) or None)
 
     def _with_lines(self, report: Report, candidate: Observation) -> Report:
         """Adds to each cause the line of the user's code that makes the mistake, as far as it was seen."""
@@ -265,12 +263,11 @@ class LookInside:
             if source is not None and each.id == "optimizer-differs" and not side.rate_set:
                 source = replace(source, shows=True)  # the update, not where the setting is made
             findings.append(at_line(each, source))
-        return replace(report, findings=tuple(findings))
+        return report.but(causes=tuple(findings))
 
     def _look_at_not_finite(self, report: Report, candidate: Observation) -> Report:
         """Adds the cause ``not-finite``, if one side alone is, with the stage of the first such value."""
-        comparison, inside = report.comparison, None
-        found = comparison.lost_alone
+        found, inside = report.comparison.lost_alone, None
         try:
             if found is not None:
                 side, other = self._reference.inside, candidate.inside
@@ -281,9 +278,9 @@ class LookInside:
             report = report.without("stages", f"the steps cannot be looked into: {survived(error)}")
         if not report.training:  # else the difference begins where that mistake does
             stage, where = (inside.stage, inside.where) if inside else ("", "")
-            report = replace(report, comparison=comparison.led_by_not_finite(stage, where))
+            report = replace(report, comparison=report.comparison.led_by_not_finite(stage, where))
         lost = not_finite.findings(report.comparison, report.reference, inside, " of the check")
-        return replace(report, findings=(*lost, *report.findings))
+        return report.but(causes=(*lost, *report.findings))
 
     def _name_examples(self, report: Report, reference: CloseUp, candidate: CloseUp) -> Report:
         """Adds what is wrong with the examples of a loop that batches them by itself."""
@@ -293,7 +290,7 @@ class LookInside:
         side = report.comparison.candidate
         of_run = OF_RUN if report.distributed else OF_RUN_ALONE
         found = [CATALOGUE[id].found(side, seen, remedy=of_run + CATALOGUE[id].remedy) for id, seen in causes]
-        return replace(report, findings=(*found, *report.findings), unexplained=tuple(evidence), certain=True)
+        return replace(report, unexplained=tuple(evidence)).but(causes=(*found, *report.findings), certain=True)
 
     def locate(
         self, reference: CloseUp, candidate: CloseUp, training: Training, case: Case | None
@@ -374,7 +371,7 @@ def _without_contradicted(report: Report, located: Located) -> Report:
         return report
     known = [(each.id, Measurement.read(each.measurements)) for each in report.training]
     seen = [measurement.but(as_with=id, agrees=CATALOGUE[id].stages) for id, measurement in known]
-    return replace(report, findings=report.reporting, unexplained=(*report.unexplained, *seen))
+    return replace(report, unexplained=(*report.unexplained, *seen)).but(causes=report.reporting)
 
 
 def _hashes(examples: Data) -> Iterator[tuple[int, int]]:

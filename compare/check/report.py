@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from compare.check import words
 from compare.check.measurement import Measurement
 from compare.check.stages import Located
 from compare.check.step_values import LOSS
-from compare.verdict.findings import Finding, NotApplicable, StageValues
+from compare.verdict.findings import Finding, NotApplicable
 from compare.verdict.model import Comparison, Verdict
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import DIFFERENT, FROM_BEST
@@ -36,10 +37,9 @@ class Report:
 
     Attributes:
         replicas: the numbers of replicas that were checked.
-        findings: the named causes, those of training first.
-        certain: whether the difference exceeds rounding beyond doubt, so that no noise twins are needed.
+        comparison: all that is written, but for what no cause explains.
+        unexplained: what no cause explains.
         distributed: whether the candidate uses the strategy it is given.
-        stages: the stages of the first differing step; empty if they could not be recorded.
         idle: the settings of its optimizer that are others and make no difference in the steps of the check.
         seconds: the wall time of the check, in seconds.
     """
@@ -47,12 +47,8 @@ class Report:
     reference: str
     replicas: tuple[int, ...]
     comparison: Comparison
-    findings: tuple[Finding, ...] = ()
     unexplained: tuple[Measurement, ...] = ()
-    not_applicable: tuple[NotApplicable, ...] = ()
-    certain: bool = False
     distributed: bool = True
-    stages: tuple[StageValues, ...] = ()
     idle: tuple[Measurement, ...] = ()
     seconds: float = 0.0
 
@@ -65,7 +61,7 @@ class Report:
                 seen = Measurement("gradients-factor", seen.quantities)
                 each = replace(each, evidence=words.said(seen), measurements=seen.as_json())
             findings.append(each)
-        return replace(self, findings=tuple(findings))
+        return self.but(causes=tuple(findings))
 
     @property
     def notes(self) -> list[str]:
@@ -78,6 +74,11 @@ class Report:
         return self.comparison.verdict
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The named causes, those of training first."""
+        return self.comparison.causes
+
+    @property
     def training(self) -> tuple[Finding, ...]:
         """The causes that make the weights differ."""
         return tuple(finding for finding in self.findings if finding.kind == TRAINING)
@@ -87,20 +88,21 @@ class Report:
         """The causes that make the reported numbers differ."""
         return tuple(finding for finding in self.findings if finding.kind == REPORTING)
 
+    @property
+    def not_applicable(self) -> tuple[NotApplicable, ...]:
+        return self.comparison.not_applicable or ()
+
+    def but(self, **parts: Any) -> Report:
+        """The report with other parts of its comparison."""
+        return replace(self, comparison=replace(self.comparison, **parts))
+
     def without(self, probe: str, reason: str) -> Report:
-        return replace(self, not_applicable=(*self.not_applicable, NotApplicable(probe, reason)))
+        return self.but(not_applicable=(*self.not_applicable, NotApplicable(probe, reason)))
 
     @property
     def judged(self) -> Comparison:
         """The comparison with all that the check found."""
-        return replace(
-            self.comparison,
-            causes=self.findings,
-            **words.as_evidence(self.unexplained),
-            not_applicable=self.not_applicable,
-            certain=self.certain,
-            stages=self.stages or None,
-        ).settled()
+        return replace(self.comparison, **words.as_evidence(self.unexplained)).settled()
 
     def as_verdict(self) -> Verdict:
         return Verdict.of(self.reference, [self.judged], scope="check", replicas=self.replicas)
@@ -132,14 +134,17 @@ def merged(reports: Sequence[Report]) -> Report:
         reference=first.reference,
         replicas=tuple(replicas for report in reports for replicas in report.replicas),
         comparison=Comparison(
-            first.comparison.candidate, worst.comparison.training, reporting, not_finite=_not_finite(comparisons)
+            first.comparison.candidate,
+            worst.comparison.training,
+            reporting,
+            not_finite=_not_finite(comparisons),
+            causes=tuple(ordered),
+            not_applicable=tuple(dict.fromkeys(each for report in reports for each in report.not_applicable)),
+            certain=any(each.certain for each in comparisons),
+            stages=worst.comparison.stages,
         ),
-        findings=tuple(ordered),
         unexplained=tuple(dict.fromkeys(each for report in reports for each in report.unexplained)),
-        not_applicable=tuple(dict.fromkeys(each for report in reports for each in report.not_applicable)),
-        certain=any(report.certain for report in reports),
         distributed=first.distributed,
-        stages=worst.stages,
         idle=tuple(dict.fromkeys(each for report in reports for each in report.idle)),
         seconds=sum(report.seconds for report in reports),
     )
