@@ -261,8 +261,8 @@ def _judge_updates(case: Case, judgement: Judgement, expected: Recipe) -> None:
         # If a step has several optimizers with different settings, no one of them describes the update.
         candidates = [] if case.several_optimizers else recognisers("update", case)
         explanations = find_explanations(right, candidates, residual, threshold)
-    named = judgement.add_explanation(explanations, largest, "updates", len(steps))
-    if not named and not explanations:
+    judgement.add_explanation(explanations, largest, "updates", len(steps))
+    if not explanations:
         beyond = [i for i, value in enumerate(off) if value > threshold]
         i = beyond[0]
         seen = Measurement.of("update-off", step=i + 1, epoch=steps[i].epoch, relative_error=off[i])
@@ -373,7 +373,8 @@ def _name_causes(
         if len(found) > 1 and not fitting and certain:
             fitting = [explanation for explanation in found if explanation.ids <= set().union(*certain)]
         chosen = fitting if len(fitting) == 1 else found
-        if not judgement.add_explanation(chosen, wrong[key], "metric", metric=key) and not found:
+        judgement.add_explanation(chosen, wrong[key], "metric", metric=key)
+        if not found:
             judgement.mark_wrong(told[key])
 
 

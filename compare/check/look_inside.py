@@ -172,12 +172,8 @@ def _moved(arrays: Values, gaps: Values) -> list[np.ndarray]:
 
 MOST = 200_000
 """The largest number of examples that are hashed."""
-OF_RUN = (
-    "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))  # in fit's order\n"
-    "# or, with data of your own:\n"
-)
-OF_RUN_ALONE = "dataset = run.train_dataset(epoch)  # in fit's order\n# or, with data of your own:\n"
-"""What to write instead of batches of one's own, before the remedy of a cause; the second without a strategy."""
+OF_RUN = "dataset = {}  # in fit's order\n# or, with data of your own:\n"
+"""What to write instead of batches of one's own, before the remedy of a cause."""
 ACCUMULATION = "accumulation"
 """The probe that is missing where steps of one side are several of the other: no single ones can be compared."""
 
@@ -288,7 +284,8 @@ class LookInside:
         if not causes and not evidence:
             return report
         side = report.comparison.candidate
-        of_run = OF_RUN if report.distributed else OF_RUN_ALONE
+        given = "run.train_dataset(epoch)"
+        of_run = OF_RUN.format(f"strategy.experimental_distribute_dataset({given})" if report.distributed else given)
         found = [CATALOGUE[id].found(side, seen, remedy=of_run + CATALOGUE[id].remedy) for id, seen in causes]
         return replace(report, unexplained=tuple(evidence)).but(causes=(*found, *report.findings), certain=True)
 

@@ -341,5 +341,4 @@ def scale_of(right: CloseUp, by_hand: CloseUp, step: int) -> float:
 
 
 def clipping_of(trace: Trace) -> dict[str, float]:
-    """How a training's optimizer clips."""
     return {option: float(trace.config[option]) for option in OF_OPTION if trace.config.get(option)}

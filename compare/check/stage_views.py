@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compare.check.measurement import Measurement
 from compare.check.phrases import SENTENCES
 from compare.check.step_values import EXAMPLES, GRADIENTS, INPUTS, PREDICTIONS, STATE
 from compare.verdict.model import Comparison
@@ -60,10 +59,8 @@ def stage_views(comparison: Comparison) -> list[StageView]:
 
 def steps_made(comparison: Comparison) -> dict[str, int]:
     """The numbers of steps by side, the smaller first, where one side has ended before the other differs; else none."""
-    seen = (Measurement.read(each) for each in comparison.measurements)
-    none: dict[str, int] = {}
-    counts = next((each.quantities["steps"] for each in seen if each.kind == "steps-made"), none)
-    return dict(sorted(counts.items(), key=lambda count: count[1]))
+    made = (each["steps"] for each in comparison.measurements if each["kind"] == "steps-made")
+    return dict(sorted(next(made, {}).items(), key=lambda count: count[1]))
 
 
 def stage_sentence(comparison: Comparison, reference: str) -> str:

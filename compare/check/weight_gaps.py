@@ -97,12 +97,10 @@ class WeightGaps:
 
     @property
     def all_match(self) -> bool:
-        """Whether all variables match within rounding."""
         return bool((self.ratios <= ROUNDING).all())
 
     @property
     def trained_match(self) -> bool:
-        """Whether the trainable variables match within rounding."""
         return bool((self.ratios[:, : self.trainable] <= ROUNDING).all())
 
     @property

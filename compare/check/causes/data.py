@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -23,15 +23,13 @@ ROUNDED_AWAY = 1e-3
 """Weights whose difference is smaller, relative to the largest weight, share one initialization."""
 
 
-def _feed(case: Case, recipe: Recipe, wanted: str) -> Iterable[Variant]:
-    """The variant with the matched batches, if they show the cause ``wanted``."""
-    if recipe.feed is not None:
-        return
-    feed = case.matched_feed(recipe)
-    if feed is not None and feed != case.expected:
-        kind, seen = kind_of_feed(case, feed)
-        if kind == wanted:
-            yield Variant({"feed": feed}, seen, measured=feed != case.seen_feed)
+def _feed(case: Case, recipe: Recipe) -> tuple[str, Variant] | None:
+    """The cause of other batches in the steps, with those that match."""
+    feed = case.matched_feed(recipe) if recipe.feed is None else None
+    if feed is None or feed == case.expected:
+        return None
+    kind, seen = kind_of_feed(case, feed)
+    return (kind, Variant({"feed": feed}, seen, measured=feed != case.seen_feed)) if kind else None
 
 
 def kind_of_feed(case: Case, feed: tuple[Span, ...]) -> tuple[str | None, Measurement]:
@@ -141,7 +139,7 @@ CAUSES = (
         remedy="for epoch in run.epochs:\n"
         "    dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))",
         remedies={f"{RUN} {ALONE}": "for epoch in run.epochs:\n    dataset = run.train_dataset(epoch)"},
-        gradient=lambda case, recipe: _feed(case, recipe, "not-reshuffled"),
+        gradient=one_of(_feed, "not-reshuffled"),
     ),
     Cause(
         id="examples-dropped",
@@ -152,7 +150,7 @@ CAUSES = (
         "with //), or skipped steps.",
         wrong="for step in range(examples // batch_size): ...",
         remedy="for batch in dataset: ...  # all of them; steps = math.ceil(examples / batch_size)",
-        gradient=lambda case, recipe: _feed(case, recipe, "examples-dropped"),
+        gradient=one_of(_feed, "examples-dropped"),
         recorded={EXAMPLES: one_of(kind_of_rows, "examples-dropped")},
     ),
     Cause(
@@ -168,7 +166,7 @@ CAUSES = (
             SCRIPT: "for batch in dataset: ...  # in every epoch, once over all examples, without repeat()",
             f"{RUN} {ALONE}": "dataset = run.train_dataset(epoch)  # without repeat()\nfor batch in dataset: ...",
         },
-        gradient=lambda case, recipe: _feed(case, recipe, "examples-repeated"),
+        gradient=one_of(_feed, "examples-repeated"),
         recorded={EXAMPLES: one_of(kind_of_rows, "examples-repeated")},
     ),
     Cause(
@@ -184,7 +182,7 @@ CAUSES = (
             SCRIPT: "dataset = dataset.batch(batch_size)  # fit's, which is 32 if it is not given",
             f"{RUN} {ALONE}": "batch_size = run.global_batch_size  # run.train_dataset uses it",
         },
-        gradient=lambda case, recipe: _feed(case, recipe, "batch-size-differs"),
+        gradient=one_of(_feed, "batch-size-differs"),
         recorded={EXAMPLES: one_of(kind_of_rows, "batch-size-differs")},
     ),
     Cause(
