@@ -233,10 +233,8 @@ def name_own_losses(
     side: Record, losses: Mapping[int, Losses], validation: Mapping[int, Losses], used: Used
 ) -> list[Finding]:
     """The causes of other reported losses than those of the side's own steps and its own validation."""
-    found: list[Named] = []
-    for key, known in (("loss", losses), ("val_loss", {at: each for at, each in validation.items() if each.values})):
-        found += _of_own(key, side, known)
-    return _together(found, side, used)
+    of_validation = {at: each for at, each in validation.items() if each.values}
+    return _together([*_of_own("loss", side, losses), *_of_own("val_loss", side, of_validation)], side, used)
 
 
 def is_training_accuracy(name: str) -> bool:

@@ -56,9 +56,8 @@ class Report:
         """The report in which a constant factor is said to be that of the gradients, where the loss is equal."""
         loss, findings = located.of(LOSS), []
         for each in self.findings:
-            seen = Measurement.read(each.measurements) if each.measurements else None
-            if loss is not None and loss.equal and seen is not None and seen.kind == "loss-factor":
-                seen = Measurement("gradients-factor", seen.quantities)
+            if loss is not None and loss.equal and each.measurements.get("kind") == "loss-factor":
+                seen = Measurement.read({**each.measurements, "kind": "gradients-factor"})
                 each = replace(each, evidence=words.said(seen), measurements=seen.as_json())
             findings.append(each)
         return self.but(causes=tuple(findings))
