@@ -43,6 +43,7 @@ EXPERIMENTS = {
     "stops": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [stop_after_one_epoch()]),
     "restores": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [restore_the_first()]),
     "lowers": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [lower_rate()]),
+    "lowers-late": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [lower_rate(5)]),
     "bfloat16": lambda: tasks.experiment(train=200, validation=400, build_model=lambda: half("mixed_bfloat16")),
     "float16": lambda: tasks.experiment(train=200, validation=400, build_model=lambda: half("mixed_float16")),
 }
@@ -66,11 +67,10 @@ def stop_after_one_epoch():
     return Stop()
 
 
-def lower_rate():
-    """From the first epoch on."""
+def lower_rate(from_epoch=0):
     import tensorflow as tf
 
-    return tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.01)
+    return tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 if epoch < from_epoch else 0.01)
 
 
 def restore_the_first():
@@ -205,6 +205,14 @@ def test_a_loop_without_the_callbacks_that_change_training_is_different(tensorfl
     assert_named(report, ["callbacks-missing"])
     assert report.training[0].measurements.items() >= measured.items()
     assert_passes(checker(name, 1).check(Rounded()))
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+def test_callbacks_that_only_fit_runs_are_noted_where_they_do_nothing_in_the_steps_of_the_check(tensorflow):
+    report = checker("lowers-late", 1).check(Deaf())
+    assert_passes(report)
+    assert report.notes == ["callbacks-not-run, which makes no difference in the few steps of this check"]
+    assert checker("lowers-late", 1).check(Rounded()).notes == []
 
 
 # With float16, losses are scaled as well.

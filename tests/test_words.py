@@ -162,6 +162,8 @@ SIDES = {"side": "loop", "other": "fit"}
     ("keeps-state", {**SIDES, "layer": "gru"},
      "gru keeps its state from batch to batch (stateful=True): look at where loop and fit set it back, as by "
      "reset_state() at the beginning of an epoch"),
+    ("callbacks-not-run", {"side": "loop", "callbacks": ["EarlyStopping"]},
+     "loop does not run the experiment's callbacks (EarlyStopping)"),
     ("inputs-swapped", SIDES, "loop gives its model the inputs of fit in another order"),
     ("inputs-moved", {**SIDES, "how": "reversed"},
      "the sequences in the inputs of loop are those of fit from their end to their beginning"),

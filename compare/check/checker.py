@@ -18,12 +18,13 @@ from compare.check import words
 from compare.check.batches import FULL_BATCHES, MORE_BATCHES, Batches, craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
+from compare.check.causes.optimizer_recorded import END, SET_RATE, SET_WEIGHTS, acting
 from compare.check.empty_replica import EmptyReplicaProbe, wrong_gradient
 from compare.check.judge import judge_reporting, judge_training
 from compare.check.judgement import Judgement, survived
 from compare.check.look_inside import ACCUMULATION, LookInside, NoiseTwins
 from compare.check.measurement import Measurement
-from compare.check.observation import EPOCHS, Observation, largest_weight_gap
+from compare.check.observation import EPOCHS, Observation, callback_names, largest_weight_gap
 from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe
 from compare.check.recorded import settings_apart
@@ -169,7 +170,8 @@ class Checker:
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
             if self._same_gradients(candidate):  # clipped by hand otherwise
-                report = replace(report, idle=self._idle_settings(candidate, name))
+                idle = (*self._idle_settings(candidate, name), *self._idle_callbacks(candidate, name))
+                report = replace(report, idle=idle)
         judged = self._judged
         replayed = judged[0] if isinstance(judged, tuple) and judged[1].right else None
         report = self._inside.extend(report, candidate, replayed)
@@ -188,6 +190,15 @@ class Checker:
         settings = {key: both for key, both in apart.items() if key.startswith(can_be_idle)}
         seen = {"side": name, "optimizer": own[0].__name__, "settings": settings}
         return (Measurement.of("script-settings", **seen),) if settings else ()
+
+    def _idle_callbacks(self, candidate: Observation, name: str) -> tuple[Measurement, ...]:
+        """The callbacks that the reference runs and the candidate does not, which may act in later epochs."""
+        if candidate.asks_callbacks or not self.reference.asks_callbacks:
+            return ()
+        acts = (END, SET_WEIGHTS, *([] if candidate.sets_rate else [SET_RATE]))  # which it may do by hand
+        given = callback_names(self.task.experiment)
+        callbacks = [each for each in given if any(acting([each], act) for act in acts)]
+        return (Measurement.of("callbacks-not-run", side=name, callbacks=callbacks),) if callbacks else ()
 
     def _same_gradients(self, candidate: Observation) -> bool:
         """Whether the gradients passed to both optimizers are equal within rounding, given equal weights.

@@ -120,6 +120,7 @@ class Observation:
         foreign_in_loss: the names of variables that a loss was computed from, shaped as the model's and not its own.
         compiled: whether an optimizer was applied in a function compiled by XLA, where nothing can be recorded.
         on_batch: whether the trainer calls ``train_on_batch`` of the run's model.
+        asks_callbacks: whether it asks for the experiment's callbacks.
         layers: names, classes and configurations of the model's layers as they were built.
         layers_at_end: the same, after the training.
         fixed_dropout: whether dropout uses a fixed mask: see ``fix_dropout``.
@@ -148,6 +149,7 @@ class Observation:
     foreign_in_loss: list[str] = field(default_factory=list)
     compiled: bool = False
     on_batch: bool = False
+    asks_callbacks: bool = False
     layers: list[dict[str, Any]] = field(default_factory=list)
     layers_at_end: list[dict[str, Any]] = field(default_factory=list)
     fixed_dropout: bool = False

@@ -102,6 +102,10 @@ class ProbeRun(Run):
         self._latest = self.observation.initial = self._read()
         return model, optimizer, loss, metrics
 
+    def build_callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        self.observation.asks_callbacks = True
+        return super().build_callbacks()
+
     def train_dataset(self, epoch: Any) -> tf.data.Dataset:
         self.observation.dataset_at = line_now() or self.observation.dataset_at
         return super().train_dataset(epoch)

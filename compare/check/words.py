@@ -266,6 +266,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "(epoch {epoch}) on; here it stays {learning_rate:exact}",
     "averages-not-taken": "after the last epoch {reference} gives {variables:some} the moving averages that the "
     "optimizer keeps (use_ema), {side} does not",
+    "callbacks-not-run": "{side} does not run the experiment's callbacks ({callbacks:some})",
     "ended": "{reference} ended after epoch {expected} ({callbacks:some}), {side} after epoch {epochs}",
     "changed-after-training": "after the last epoch {variables:some} change once more under {reference} "
     "({callbacks:some})",
