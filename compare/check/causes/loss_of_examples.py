@@ -251,7 +251,7 @@ CAUSES = (
         id="sample-weights-dropped",
         stages=(LOSS,),
         symptom="The training loss differs from fit's from the first step on.",
-        explanation="The data set yields (x, y, sample_weight), and the loop ignores sample_weight.",
+        explanation="fit weights the examples, by sample_weight of the data or by class_weight, and the loop does not.",
         wrong="x, y, *_ = batch\nper_example = loss_object.call(y, predictions)",
         remedy="x, y, sample_weight = batch\nper_example = loss_object.call(y, predictions) * sample_weight",
         remedies={FIT: "model.fit(..., sample_weight=sample_weight)  # or class_weight=..., as in the other script"},
