@@ -69,7 +69,7 @@ def _run_all(
         except LOST as error:
             attempts = 0 if finished else attempts + 1
             if attempts == ATTEMPTS:
-                raise NoVerdictError(_lost(left[:processes], error)) from error
+                raise NoVerdictError(f"{_lost(left[:processes], error)}, or start another run with --jobs 1") from error
         except Exception as error:
             if type(error).__name__ == "KilledWorker":  # Dask's
                 raise NoVerdictError(_lost(left, error)) from error
@@ -81,8 +81,7 @@ def _lost(jobs: Sequence[Job], error: Exception) -> str:
     under_way = some([f"{name} with seed {seed}" for name, seed, *_ in jobs])
     return (
         f"worker processes died {ATTEMPTS} times or more while training {under_way} ({type(error).__name__}): out of "
-        "memory? What TensorFlow had to say is in tensorflow.log; continue with --resume, or start another run with "
-        "--jobs 1"
+        "memory? What TensorFlow had to say is in tensorflow.log; continue with --resume"
     )
 
 
