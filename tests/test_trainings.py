@@ -1257,6 +1257,9 @@ def test_no_number_is_judged_by_a_loss_that_is_wrong_itself() -> None:
     numbers = found("loss-not-reduced", "loss-averaged-over-batches")
     assert _of_right_losses(numbers, found("optimizer-differs")) == numbers
     assert _of_right_losses(numbers, found("loss-not-divided-by-replicas")) == numbers[1:]
+    lacking = found("loss-without-regularization")
+    assert _of_right_losses(lacking, found("regularization-not-divided-by-replicas")) == []
+    assert _of_right_losses(lacking, found("loss-summed")) == lacking
 
 
 @pytest.mark.parametrize(("ratio", "start", "looked"), [(21, (1, 1), True), (19, (1, 1), False), (21, (1, 0), False)])

@@ -376,7 +376,7 @@ def test_a_metric_that_one_side_does_not_report_is_named_with_the_side(tmp_path:
     (comparison,) = result.details["comparisons"]
     assert comparison["training"]["verdict"] == comparison["reporting"]["verdict"] == "identical"
     assert comparison["reporting"]["metrics"]["accuracy"]["not_reported_by"] == "forgetful"
-    told = "so is every number that both report; not compared, since forgetful does not report it: accuracy"
+    told = "so is every number that both report; not compared, since forgetful does not report them: accuracy"
     assert told in str(result)
 
 

@@ -277,8 +277,14 @@ def _checked(
 
 def _of_right_losses(numbers: list[Finding], causes: Sequence[Finding]) -> list[Finding]:
     """The causes of numbers, but for those that are judged by a loss which is itself another one, as a cause says."""
-    wrong = any(CATALOGUE[each.id].of_whole_loss for each in causes)
-    return [each for each in numbers if not (wrong and CATALOGUE[each.id].of_whole_loss)]
+    entries = [CATALOGUE[each.id] for each in causes]
+    wrong, penalized = (any(getattr(each, what) for each in entries) for what in ("of_whole_loss", "of_penalty"))
+    return [
+        each
+        for each in numbers
+        if not (wrong and CATALOGUE[each.id].of_whole_loss)
+        and not (penalized and each.id == "loss-without-regularization")
+    ]
 
 
 def _changed_first(model: ModelPair) -> str:
