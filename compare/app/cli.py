@@ -225,7 +225,7 @@ def carry_out_and_report(options: Request, folder: Path) -> int:
             text = f"{text} (traceback in {shown_path(folder)}/tensorflow.log)"
             verdict = verdict_of(folder)
             if verdict is not None and verdict.verdict == DIFFERENT:  # that of another trainer
-                return fail(program(), text, EXIT_STATUS[DIFFERENT])
+                return fail(program(), text, EXIT_STATUS[verdict.verdict])
             raise NoVerdictError(text) from error
     if options.quiet and result.verdict == NOT_COMPARABLE:
         return fail(program(), str(result).partition("\n")[0], result.exit_status)
