@@ -133,6 +133,7 @@ def test_all_who_train_are_seen_or_it_is_said_that_they_are_not(tmp_path: Path) 
         "optimizers": ["Uncounted"],
         "further": [],
         "gradients": [],
+        "by_hand": [],
     }
 
 
